@@ -90,6 +90,7 @@ lint: ## what CI would complain about, without the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --locked --all-targets -- -D warnings
 	$(CARGO) clippy --workspace --locked --lib --bins -- -D warnings
+	$(CARGO) check --locked --no-default-features --lib --bins
 	python3 scripts/check_imports.py
 	python3 scripts/walk.py
 	python3 scripts/check_links.py

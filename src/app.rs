@@ -272,8 +272,7 @@ fn kept_secret(data_dir: &Path, name: &str) -> Result<(String, bool), AppError> 
         }
         _ => {}
     }
-    let created = std::fs::create_dir_all(data_dir);
-    created.map_err(AppError::io(format!("create {}", data_dir.display())))?;
+    embedded::data_dir(data_dir)?;
     let half = || uuid::Uuid::new_v4().simple().to_string();
     let secret = half() + &half();
     write_private(&file, &secret)?;

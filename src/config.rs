@@ -5,12 +5,17 @@ use embedded::RedisFsync;
 use payments::settings::PaymentSettings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use tracing_subscriber::filter::{EnvFilter, ParseError};
 pub use web::proxies::ProxyTrust;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     On,
     Off,
+}
+
+fn log_filter(text: &str) -> Result<String, ParseError> {
+    EnvFilter::try_new(text).map(|_| text.to_owned())
 }
 
 impl Switch {
@@ -103,7 +108,8 @@ pub struct StoreSettings {
 #[derive(Debug, Clone, Args)]
 pub struct LogSettings {
     /// What to log, in the syntax of tracing's EnvFilter: a level, or target=level, comma-separated
-    #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER")]
+    #[arg(long, env = "RUST_LOG", default_value = "info", value_name = "FILTER",
+          value_parser = log_filter)]
     pub rust_log: String,
 
     /// How to log
@@ -228,8 +234,8 @@ pub struct ServeSettings {
     pub drain_notice: u16,
 
     /// The most connections of clients at once; more wait in the system's queue. With RATE_LIMIT on
-    /// and TRUST_PROXY off, one address may have a quarter of them. Unset: what the limit of open
-    /// files leaves (it is raised as far as the system allows), at most 50000
+    /// and TRUST_PROXY off, one address may have a quarter of what the others leave. Unset: what
+    /// the limit of open files leaves (it is raised as far as the system allows), at most 50000
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "N", value_parser = connections())]
     pub max_connections: Option<usize>,
 

@@ -17,7 +17,7 @@ impl Approval {
         self.is_approved.load(Relaxed)
     }
 
-    /// Whether, at the last check, a server answered that Postgres has not approved.
+    /// Whether, at the last check, a server answered that evicts or is not approved.
     pub fn is_doubtful(&self) -> bool {
         self.is_doubtful.load(Relaxed)
     }

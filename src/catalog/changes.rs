@@ -8,7 +8,7 @@
 //! applies it. Only taking units away is decided by Redis first: see [`Catalog::take_stock`].
 
 use crate::catalog::Catalog;
-use crate::domain::{RoomSettings, Sale, SaleId, SaleView, from_unix_ms};
+use crate::domain::{RoomSettings, Sale, SaleId, SaleView, from_unix_ms, read_room};
 use crate::error::{ServiceError, ServiceResult};
 use crate::redis::functions::{self, Activated, Fenced, VersionApplied};
 use serde::{Deserialize, Deserializer};
@@ -76,6 +76,7 @@ pub struct NewSale {
     #[schema(minimum = 1, maximum = 604_800)]
     pub payment_timeout_secs: Option<i64>,
     /// None if absent.
+    #[serde(default, deserialize_with = "read_room")]
     pub waiting_room: Option<RoomSettings>,
     /// Whether a purchase needs a pass; false if absent.
     pub purchase_pass: Option<bool>,
@@ -103,7 +104,7 @@ pub struct SaleChange {
     #[schema(minimum = 1, maximum = 604_800)]
     pub payment_timeout_secs: Option<i64>,
     /// Null takes the waiting room away.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "room_if_there")]
     #[schema(value_type = Option<RoomSettings>)]
     pub waiting_room: Option<Option<RoomSettings>>,
     pub purchase_pass: Option<bool>,
@@ -112,10 +113,10 @@ pub struct SaleChange {
 }
 
 /// Distinguishes a null member from a missing one.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+fn room_if_there<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
+) -> Result<Option<Option<RoomSettings>>, D::Error> {
+    read_room(deserializer).map(Some)
 }
 
 type Checked<T> = ServiceResult<T>;
@@ -139,7 +140,8 @@ fn check_text(field: &'static str, text: &str, least: usize, most: usize) -> Che
 /// A path on this site or an http(s) URL, but no `javascript:` or `data:`.
 fn check_image_url(url: &str) -> Checked<()> {
     check_text("image_url", url, 0, 500)?;
-    let is_local = url.starts_with('/') && !url.starts_with("//");
+    // Browsers read a backslash as a slash.
+    let is_local = url.starts_with('/') && !url.starts_with("//") && !url.contains('\\');
     if url.is_empty() || is_local || url.starts_with("https://") || url.starts_with("http://") {
         return Ok(());
     }

@@ -49,6 +49,7 @@ impl Catalog {
         let mut commands = vec![redis::cmd("TIME")];
         let ask = |cached: &Arc<CachedSale>| functions::snapshot(keys, cached.id);
         commands.extend(cached_sales.iter().map(ask));
+        let epochs: Vec<i64> = cached_sales.iter().map(|cached| cached.sale().epoch).collect();
         let asked = Instant::now();
         let replies = self.redis.query_all(commands).await;
         if replies.is_err() {
@@ -64,7 +65,7 @@ impl Catalog {
         }
         let now = self.now();
         let mut failed = clock.map(drop);
-        for (cached, reply) in cached_sales.iter().zip(replies) {
+        for ((cached, reply), epoch) in cached_sales.iter().zip(replies).zip(epochs) {
             let reply = match reply {
                 Ok(reply) => Ok(Snapshot::from_reply(reply)),
                 // A key of the wrong type concerns this sale only.
@@ -74,6 +75,8 @@ impl Catalog {
             };
             cached.set_read(reply.is_ok());
             match reply {
+                // Redis goes ahead of Postgres: an older epoch is a copy that was put back.
+                Ok(Some(snapshot)) if snapshot.epoch < epoch => cached.suspect(),
                 Ok(snapshot) => cached.tell(snapshot),
                 Err(error) => failed = failed.and(Err(error)),
             }

@@ -5,6 +5,7 @@ use crate::app::AppError;
 use crate::audit::Audit;
 use crate::config::StoreSettings;
 use crate::domain::SaleId;
+use crate::error::ServiceError;
 use crate::services::Services;
 use ::payments::ledger::books::Books;
 use clap::Args;
@@ -86,14 +87,26 @@ async fn audit_all(
     let deadline = Instant::now() + wait;
     let mut audits = Vec::new();
     for id in ids {
-        let mut audit = services.auditor.audit(id).await?;
-        while !audit.quiescent && Instant::now() < deadline {
-            sleep(Duration::from_millis(100)).await;
-            audit = services.auditor.audit(id).await?;
-        }
-        audits.push(audit);
+        audits.push(audit_until(services, id, deadline).await?);
     }
     Ok(audits)
+}
+
+/// Audits again until both sides could be compared. A store may be away meanwhile.
+async fn audit_until(
+    services: &Services,
+    id: SaleId,
+    deadline: Instant,
+) -> Result<Audit, ServiceError> {
+    loop {
+        match services.auditor.audit(id).await {
+            Err(ServiceError::Postgres(_) | ServiceError::Redis(_))
+                if Instant::now() < deadline => {}
+            Ok(audit) if !audit.quiescent && Instant::now() < deadline => {}
+            audited => return audited,
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 fn print(audits: &[Audit]) {

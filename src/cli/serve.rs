@@ -186,8 +186,16 @@ async fn prepare(stores: &Stores, running: &Running) -> Result<(), AppError> {
     if stores.are_embedded() {
         running.admission_opened(Duration::from_secs(20)).await;
         seed(&running.services.catalog).await?;
-    } else if !running.admission_opened(Duration::from_secs(5)).await {
+        return Ok(());
+    }
+    if !running.admission_opened(Duration::from_secs(5)).await {
         tracing::warn!("redis is not usable yet: purchases answer 503 until it is");
+    }
+    if !stores.redis.is_durable().await.unwrap_or(true) {
+        tracing::warn!(
+            "redis has appendonly off: when it restarts, orders that were accepted and are not \
+             yet in postgres are lost"
+        );
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use crate::domain::UserId;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::terminal::complain;
+use nix::fcntl::OFlag;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -37,8 +39,11 @@ pub fn mint(args: &Tokens) -> Result<(), AppError> {
     let expires_at = OffsetDateTime::now_utc() + time::Duration::hours(args.hours.into());
     let sink: Box<dyn Write> = match &args.out {
         Some(file) => {
-            let created = std::fs::File::create(file);
-            Box::new(created.map_err(AppError::io(format!("write {}", file.display())))?)
+            // For this user only. A link may lead to a file of somebody else's choice.
+            let mut options = std::fs::OpenOptions::new();
+            options.write(true).create(true).truncate(true);
+            options.mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+            Box::new(options.open(file).map_err(AppError::io(format!("write {}", file.display())))?)
         }
         None => Box::new(io::stdout().lock()),
     };

@@ -10,5 +10,5 @@ mod time;
 
 pub use ids::{IdempotencyKey, MalformedId, OrderId, SaleId, UserId};
 pub use order::{Order, OrderStatus, PurchaseResult};
-pub use sale::{AccessPolicy, RoomSettings, Sale, SaleState, SaleView};
+pub use sale::{AccessPolicy, RoomSettings, Sale, SaleState, SaleView, read_room};
 pub use time::{from_unix_ms, unix_ms};

@@ -1,7 +1,9 @@
 //! A sale, its state and its access policy.
 
 use super::ids::SaleId;
-use serde::{Deserialize, Serialize};
+use serde::de::{MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -108,6 +110,31 @@ pub struct RoomSettings {
     /// absent.
     #[schema(minimum = 0, maximum = 400)]
     pub overbooking_percent: i32,
+}
+
+/// An object or null: by itself serde would also read an array as a struct.
+struct Room;
+
+impl<'de> Visitor<'de> for Room {
+    type Value = Option<RoomSettings>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object or null")
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
+        RoomSettings::deserialize(MapAccessDeserializer::new(members)).map(Some)
+    }
+}
+
+pub fn read_room<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<RoomSettings>, D::Error> {
+    deserializer.deserialize_any(Room)
 }
 
 impl Default for RoomSettings {

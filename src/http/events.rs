@@ -11,6 +11,7 @@ use crate::catalog::cached_sale::SaleUpdate;
 use crate::domain::{Order, OrderId, SaleId, SaleState};
 use crate::orders::Orders;
 use axum::extract::State;
+use futures_util::StreamExt;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,8 @@ pub async fn sale(
     Ok(place.respond(events))
 }
 
-/// Follow one of my orders: event `order`, at once and on every change, until a terminal state.
+/// Follow one of my orders: event `order`, at once and on every change, until a terminal state or
+/// the end of the token.
 #[utoipa::path(
     get, path = "/api/v1/orders/{id}/events", tag = "shopping", operation_id = "follow_order",
     params(("id" = OrderId, Path, description = "The order")),
@@ -74,6 +76,7 @@ pub async fn sale(
 )]
 pub async fn order(
     State(orders): State<Arc<Orders>>,
+    State(catalog): State<Arc<Catalog>>,
     State(streams): State<Streams>,
     Shopper(shopper): Shopper,
     Caller(address): Caller,
@@ -84,5 +87,6 @@ pub async fn order(
     let states = orders.watch_order(shopper.user_id, order).await?;
     let ends = Order::is_settled;
     let events = follow(states, Duration::ZERO, ends, |order| event("order", order));
-    Ok(place.respond(events))
+    let valid_for = Duration::try_from(shopper.expires_at - catalog.now()).unwrap_or_default();
+    Ok(place.respond(events.take_until(tokio::time::sleep(valid_for))))
 }

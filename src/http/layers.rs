@@ -6,12 +6,13 @@ use super::limits::ADDRESS;
 use super::state::{App, HttpState};
 use crate::telemetry::traces;
 use axum::Router;
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::header::{CONNECTION, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use metrics::{Counter, Histogram};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use tower::layer::layer_fn;
@@ -30,6 +31,8 @@ use web::problem::panicked;
 
 const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACERESPONSE: HeaderName = HeaderName::from_static("traceresponse");
+/// Counts only from a trusted proxy.
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const LONGEST_ID: usize = 64;
 /// Retry-After of an answer that took too long.
 const RETRY_AFTER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -132,10 +135,14 @@ impl Meters {
 /// Limits, counts and times a request, and completes its headers.
 async fn observe(
     State((app, meters)): State<(App, Arc<Meters>)>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let began = Instant::now();
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    if !app.trust_proxy.trusts(peer.map(|ConnectInfo(peer)| peer.ip())) {
+        request.headers_mut().remove(X_FORWARDED_PROTO);
+    }
     let route = request.extensions().get::<MatchedPath>().cloned();
     let (route, method) = (label(route.as_ref()), method_label(request.method()));
     let (response, left) = match check_address(&app, &request) {
@@ -164,8 +171,10 @@ async fn observe(
 fn check_address(app: &HttpState, request: &Request) -> Result<Option<u32>, Problem> {
     let path = request.uri().path();
     match &app.limits {
-        // The API, and routes that ask a dependency or render much.
-        Some(limits) if path.starts_with("/api/") || path == "/readyz" || path == "/metrics" => {
+        // All but files, and what proxies and orchestrators ask.
+        Some(limits)
+            if !path.starts_with("/static/") && !["/healthz", "/routable"].contains(&path) =>
+        {
             let address = Address::of(request.extensions(), request.headers(), app.trust_proxy);
             limits.check_address(address).map(Some)
         }
@@ -282,6 +291,21 @@ mod tests {
                 let refused = refusal(&router, method.clone(), path, headers, &huge).await;
                 assert_eq!(refused, is(413, "too_large"), "{path}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_count_and_their_files_do_not() {
+        let limits = Some(Arc::default());
+        let router = router(HttpState { limits, ..testing::state() });
+        for (path, is_counted) in [
+            ("/orders", true),
+            ("/openapi.json", true),
+            ("/static/css/app.css", false),
+            ("/healthz", false),
+        ] {
+            let (response, _) = send(&router, request(Method::GET, path, &[], "")).await;
+            assert_eq!(response.headers().contains_key(RATELIMIT), is_counted, "{path}");
         }
     }
 

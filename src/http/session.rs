@@ -155,8 +155,8 @@ fn session_cookie(token: &str, over_tls: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::router;
     use crate::http::testing::{self, is, refusal, request, send};
+    use crate::http::{HttpState, router};
     use axum::http::Method;
 
     #[test]
@@ -177,6 +177,21 @@ mod tests {
         }
         assert!(!plain.contains("Secure"));
         assert!(session_cookie("t.o.k", true).contains("Secure"));
+    }
+
+    #[tokio::test]
+    async fn only_a_known_proxy_says_that_it_was_tls() {
+        let trust_proxy = "10.0.0.0/8".parse().expect("networks");
+        let router = router(HttpState { trust_proxy, ..testing::state() });
+        let over_tls = [("x-forwarded-proto", "https")];
+        for (peer, is_secure) in [([10, 0, 0, 1], true), ([192, 0, 2, 1], false)] {
+            let mut request = request(Method::POST, "/api/v1/session", &over_tls, "");
+            let peer = std::net::SocketAddr::from((peer, 1));
+            request.extensions_mut().insert(axum::extract::ConnectInfo(peer));
+            let (response, _) = send(&router, request).await;
+            let cookie = response.headers()["set-cookie"].to_str().expect("ascii");
+            assert_eq!(cookie.contains("Secure"), is_secure, "{cookie}");
+        }
     }
 
     #[tokio::test]

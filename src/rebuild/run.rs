@@ -61,7 +61,8 @@ impl Rebuild {
         let is_approved = doubtful.is_empty() && silent.is_none();
         // In a cluster the other nodes go on selling, and lanes of order numbers check their
         // floors.
-        let is_doubtful = !doubtful.is_empty() && !self.redis.is_cluster();
+        let evicts = silent.as_ref().is_some_and(|error| error.code() == Some("EVICTS"));
+        let is_doubtful = (evicts || !doubtful.is_empty()) && !self.redis.is_cluster();
         self.approval.set(is_approved, is_doubtful);
         if !doubtful.is_empty() {
             unless_silent(self.catalog.refresh_catalogue()).await?;

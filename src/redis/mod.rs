@@ -165,6 +165,13 @@ impl Redis {
         redis::cmd("PING").exec_async(&mut self.pooled().await?).await
     }
 
+    /// Whether a server of its own keeps its data over a restart; of a cluster, any node.
+    pub async fn is_durable(&self) -> Result<bool, RedisError> {
+        let mut info = redis::cmd("INFO");
+        let info = info.arg("persistence").query_async(&mut self.pooled().await?).await;
+        Ok(!info.is_ok_and(|info: String| info.contains("aof_enabled:0")))
+    }
+
     /// Tells every instance that a sale changed. Best effort: they also poll.
     pub async fn announce(&self, sale: crate::domain::SaleId) {
         let announced = async {

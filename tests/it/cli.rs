@@ -1,6 +1,6 @@
 //! The program as a process: commands, exit codes, children, and what is left after `kill -9`.
 
-use crate::support::prelude::*;
+use crate::support::{prelude::*, proxy::Lost};
 use std::os::unix::fs::PermissionsExt;
 
 async fn sales(program: &Program) -> Vec<Value> {
@@ -132,8 +132,6 @@ async fn commands_work_without_a_server_and_beside_one() {
     assert_eq!(assert_sound(&home, &sale).await["live"], 20);
     let (code, audits) = audit(&home, &format!("--sale {sale}")).await;
     assert_eq!((code, audits.len()), (Some(0), 1));
-    let said = home.run("audit").await;
-    assert!(said.assert_done().stdout.contains("audit: ok (4 sales)"), "{said:?}");
     home.run("audit --sale 4711").await.assert_refused(&["no such sale"]);
     program.ask("GET", "/readyz").await.assert(200);
     home.run("serve").await.assert_refused(&["data"]);
@@ -205,6 +203,8 @@ async fn settings_that_cannot_work_are_refused_in_one_line() {
     }
     assert!(!home.data().join("pg").exists(), "nothing was started");
     assert_eq!(home.run("sell").await.code, Some(2));
+    let filter = home.run("migrate --rust-log sqlx=loud").await;
+    assert!(filter.code == Some(2) && filter.stderr.contains("'sqlx=loud'"), "{filter:?}");
 }
 
 #[tokio::test]
@@ -232,8 +232,13 @@ async fn one_process_takes_orders_and_another_writes_them() {
     let home = Home::new();
     let command = |words| home.command_on(words, &servers, &database, "");
     home.finish(command("migrate")).await.assert_done();
+    let mut settings = redis::cmd("CONFIG");
+    let settings = settings.arg(&["SET", "appendonly", "no"]);
+    let mut redis = redis_connection(&servers.redis.url()).await;
+    let () = settings.query_async(&mut redis).await.expect("a setting");
     let server = Program::serve_by(&home, command("serve --no-writer")).await;
     assert!(!home.data().exists(), "only embedded servers need it");
+    assert!(server.stderr().contains("redis has appendonly off"), "{}", server.stderr());
 
     let sale = server.sale(50).await;
     let bought = all_order(server.entrance(SECRET).shoppers(50), &sale).await;
@@ -246,8 +251,14 @@ async fn one_process_takes_orders_and_another_writes_them() {
     let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
     let figures = worker.line_after("flash-sale worker ready, metrics on ").await;
     all_written(&bought).await;
-    let written = home.finish(command("audit --json")).await.assert_done().json();
+    // While it may wait, an answer that was lost is asked for again.
+    let proxy = Proxy::start(Address::Unix(servers.redis.socket())).await;
+    proxy.set(Fault::LoseReplies { which: Lost::Next(2), to: "XLEN" }).await;
+    let mut audit = command("audit --json --wait 60");
+    audit.env("REDIS_URL", format!("redis://{}", proxy.address()));
+    let written = home.finish(audit).await.assert_done().json();
     assert_has(&written[0], json!({"backlog": 0, "live": 50, "conserved": true}));
+    assert_eq!(proxy.counts().lost_replies, 2);
 
     for (path, status, words) in [
         ("/metrics", 200, "\nflash_sale_writer_orders_total 50\n"),

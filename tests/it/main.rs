@@ -24,6 +24,7 @@ mod plans;
 mod proxy;
 mod recovery;
 mod security;
+mod terminal;
 mod upgrade;
 mod watching;
 mod writer;

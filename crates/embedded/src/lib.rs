@@ -27,6 +27,7 @@ mod zookeeper;
 
 pub use both::{Embedded, Options};
 pub use error::EmbeddedError;
+pub use place::data_dir;
 pub use postgres::{PostgresAddress, PostgresServer, PostgresTuning};
 pub use redis::{RedisFsync, RedisServer, RedisSettings};
 pub use zookeeper::{ZooKeeperServer, ZooKeeperSettings};

@@ -13,7 +13,7 @@ use std::{
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     iter,
-    os::unix::process::CommandExt,
+    os::unix::{fs::OpenOptionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -117,7 +117,7 @@ impl Program {
             old.push(".1");
             fs::rename(path, &old).doing("rotate", path)?;
         }
-        let log = File::options().create(true).append(true).open(path);
+        let log = File::options().create(true).append(true).mode(0o600).open(path);
         log.doing("open", path)
     }
 

@@ -10,8 +10,20 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Permits of each address; never zero.
-type Taken = Arc<Mutex<HashMap<Address, usize>>>;
+/// An address, or the network around it: its head, and how many bits that has.
+type Network = (Address, u8);
+
+/// Permits of each network; never zero.
+type Taken = Arc<Mutex<HashMap<Network, usize>>>;
+
+/// A customer gets an IPv6 /56 or /48 as easily as a /64.
+fn networks_of(address: Address) -> Vec<Network> {
+    let Address::V6Net([a, b, c, d, e, f, g, _]) = address else {
+        return vec![(address, 32)];
+    };
+    let heads = [[a, b, c, d, e, f, g, 0], [a, b, c, d, e, f, 0, 0]].map(Address::V6Net);
+    vec![(address, 64), (heads[0], 56), (heads[1], 48)]
+}
 
 /// Gives each address at most a fixed number of permits.
 #[derive(Clone)]
@@ -28,33 +40,45 @@ impl AddressLimit {
 
     /// `None`: the address has reached its limit. Dropping a permit returns it.
     pub fn take(&self, address: Address) -> Option<Permit> {
+        self.take_one_of(usize::MAX, address)
+    }
+
+    /// The same, where no address gets more than a quarter of what the others leave: `left` are
+    /// free, this one included.
+    pub fn take_one_of(&self, left: usize, address: Address) -> Option<Permit> {
         let Some(most) = self.most_each else {
             return Some(Permit(None));
         };
+        let networks = networks_of(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = taken.entry(address).or_default();
-        if *held >= most {
+        let held = networks.iter().filter_map(|network| taken.get(network)).max();
+        let held = held.copied().unwrap_or(0);
+        if held >= most || held > 0 && held.saturating_mul(3) >= left {
             return None;
         }
-        *held += 1;
-        Some(Permit(Some((self.taken.clone(), address))))
+        for network in &networks {
+            *taken.entry(*network).or_default() += 1;
+        }
+        Some(Permit(Some((self.taken.clone(), networks))))
     }
 }
 
 /// A permit of [`AddressLimit`]; `None` where nothing is counted.
 #[must_use]
-pub struct Permit(Option<(Taken, Address)>);
+pub struct Permit(Option<(Taken, Vec<Network>)>);
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some((taken, address)) = &self.0 else {
+        let Some((taken, networks)) = &self.0 else {
             return;
         };
         let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = taken.get_mut(address) {
-            *held -= 1;
-            if *held == 0 {
-                taken.remove(address);
+        for network in networks {
+            if let Some(held) = taken.get_mut(network) {
+                *held -= 1;
+                if *held == 0 {
+                    taken.remove(network);
+                }
             }
         }
     }
@@ -111,6 +135,37 @@ mod tests {
         assert!(limit.take(OTHER).is_some());
         drop(first);
         assert!(limit.take(ONE).is_some());
+    }
+
+    #[test]
+    fn nobody_gets_more_than_a_quarter_of_what_the_others_leave() {
+        let limit = AddressLimit::new(Some(16));
+        let mut held = Vec::new();
+        let mut take_all = |address: Address| {
+            let before = held.len();
+            while let Some(permit) = limit.take_one_of(64 - held.len(), address) {
+                held.push(permit);
+            }
+            held.len() - before
+        };
+        let taken = [1, 2, 3, 4].map(|host| take_all(Address::V4([10, 0, 0, host])));
+        assert_eq!(taken, [16, 12, 9, 7]);
+        for host in 5..=13 {
+            assert!(take_all(Address::V4([10, 0, 0, host])) >= 1, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_customers_network_counts_as_one() {
+        let limit = AddressLimit::new(Some(2));
+        let net =
+            |fourth: [u8; 2]| Address::V6Net([0x20, 1, 0xd, 0xb8, 0, 1, fourth[0], fourth[1]]);
+        let held = [limit.take(net([0, 0])), limit.take(net([7, 7]))];
+        assert!(held.iter().all(Option::is_some));
+        assert!(limit.take(net([9, 9])).is_none(), "a /48");
+        assert!(limit.take(Address::V6Net([0x20, 1, 0xd, 0xb8, 0, 2, 0, 0])).is_some());
+        drop(held);
+        assert!(limit.taken.lock().expect("not poisoned").is_empty());
     }
 
     #[test]

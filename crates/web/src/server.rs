@@ -7,6 +7,9 @@ use crate::address::Address;
 use crate::address_limit::AddressLimit;
 use axum::Router;
 use axum::extract::{ConnectInfo, Request};
+use axum::http::header::{CONNECTION, HOST, TRANSFER_ENCODING};
+use axum::http::{HeaderValue, StatusCode, Version};
+use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -14,6 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -85,6 +89,34 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// Requires one Host, and no coding but chunks (RFC 9112 §3.2, §6.1): hyper lets both pass.
+fn is_well_formed(request: &Request<Incoming>) -> bool {
+    let (headers, is_old) = (request.headers(), request.version() < Version::HTTP_11);
+    let hosts = headers.get_all(HOST).iter().count();
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    (hosts == 1 || hosts == 0 && is_old)
+        && codings.all(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+}
+
+/// Answers a request. With fewer than `few` places left for others, its connection ends with that.
+async fn answer(
+    mut router: Router,
+    request: Request<Incoming>,
+    free: Arc<Semaphore>,
+    few: usize,
+) -> Result<Response, Infallible> {
+    let close = HeaderValue::from_static("close");
+    if !is_well_formed(&request) {
+        // As hyper answers what it cannot parse.
+        return Ok((StatusCode::BAD_REQUEST, [(CONNECTION, close)]).into_response());
+    }
+    let mut response = router.call(request).await?;
+    if free.available_permits() < few {
+        response.headers_mut().insert(CONNECTION, close);
+    }
+    Ok(response)
+}
+
 /// Serves until `draining`, then lets requests finish for at most `grace`.
 pub async fn serve(
     mut listener: TcpListener,
@@ -104,7 +136,8 @@ pub async fn serve(
     let refused = metrics::counter!("flash_sale_connections_refused_total");
     let mut start = |stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit| {
         while open.try_join_next().is_some() {}
-        let Some(address_permit) = limit.take(Address::from(peer.ip())) else {
+        let left = free.available_permits() + 1;
+        let Some(address_permit) = limit.take_one_of(left, Address::from(peer.ip())) else {
             refused.increment(1);
             return;
         };
@@ -112,9 +145,10 @@ pub async fn serve(
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(UNREAD_TIMEOUT));
         let router = router.clone();
+        let free = free.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(ConnectInfo(peer));
-            router.clone().call(request)
+            answer(router.clone(), request, free.clone(), limits.most / 8)
         });
         let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
         let gauge = gauge.clone();

@@ -29,8 +29,17 @@ local function token()
 end
 
 register('process', function()
-  local is_replica = string.find(redis.call('INFO', 'replication'), 'role:slave', 1, true)
-  return is_replica and redis.error_reply('READONLY this is a replica') or token()
+  local function says(section, words)
+    return string.find(redis.call('INFO', section), words, 1, true)
+  end
+  if says('replication', 'role:slave') then
+    return redis.error_reply('READONLY this is a replica')
+  end
+  -- An evicted buyer could buy twice.
+  if not says('memory', 'maxmemory:0') and not says('memory', 'maxmemory_policy:noeviction') then
+    return redis.error_reply('EVICTS the maxmemory-policy of Redis has to be noeviction')
+  end
+  return token()
 end, { 'no-writes' })
 
 -- The fields of a sale that this process may sell in this epoch. Otherwise nil and the reason.

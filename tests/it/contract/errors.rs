@@ -43,7 +43,8 @@ fn wrong_shared_members() -> Vec<(String, Value)> {
         "image_url": texts(json!([
             "x".repeat(501), "/a\u{0}", "javascript:alert(1)", "JaVaScRiPt:alert(1)",
             " javascript:alert(1)", "data:text/html,<script>alert(1)</script>", "vbscript:x",
-            "//evil.example/a.png", "ftp://evil.example/a.png", "file:///etc/passwd", "a.png",
+            "//evil.example/a.png", "/\\evil.example/a.png",
+            "ftp://evil.example/a.png", "file:///etc/passwd", "a.png",
         ])),
         "closes_at": texts(json!([
             "1969-12-31T23:59:59Z", "0000-01-01T00:00:00Z", "9999-12-31T23:59:59-10:00",
@@ -52,6 +53,7 @@ fn wrong_shared_members() -> Vec<(String, Value)> {
             "+275760-09-13T00:00:00Z", "2026-01-01T00:00:00",
         ])),
         "payment_timeout_secs": numbers(json!([0, -1, 604_801, i64::MAX])),
+        "waiting_room": [[], [600, 1, 1, 1], 1, "on"],
     }))
 }
 

@@ -116,3 +116,16 @@ async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
     let (database, ()) = within_patience(async { tokio::join!(app.stop(), ends) }).await;
     database.drop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_ends_with_its_token() {
+    let (app, sale) = TestApp::selling(3, json!({})).await;
+    let (shopper, order) = app.buyer(&sale).await;
+    let soon = OffsetDateTime::now_utc() + time::Duration::seconds(3);
+    let token = app.mint_until(shopper.user, soon);
+    let path = format!("/api/v1/orders/{order}/events");
+    let mut events = open(app.ask("GET", &path).bearer(&token)).await;
+    until(&mut events, "pending_payment").await;
+    assert_eq!(events.try_next().await.expect("an orderly end"), None);
+    app.ask("GET", &path).bearer(&token).await.assert_problem(401, "unauthenticated");
+}

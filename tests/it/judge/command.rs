@@ -14,15 +14,7 @@ const SMALL: &str = "--stock 20 --buyers 50 --duplicates 0.5 --settle 30";
 async fn the_exit_code_is_the_verdict() {
     let home = Home::new();
     let right = BuggySale::start(Manner::Right);
-    let ended = judged(&right, &home, SMALL).await;
-    ended.assert_done();
-    assert!(ended.stdout.ends_with("\nverdict: held\n"), "{ended:?}");
-    assert!(ended.stderr.contains("POST /reset; then 50 buyers ask for 20 units"), "{ended:?}");
-
-    for words in [" of them twice, 100 requests at a time, for at most 60 s", "again up to 5 times"]
-    {
-        assert!(ended.stderr.contains(words), "{ended:?}");
-    }
+    judged(&right, &home, SMALL).await.assert_done();
 
     let wrong = BuggySale::start(Manner::Oversells);
     let [page, file] = ["report.html", "history.jsonl"].map(|name| home.0.join(name));
@@ -72,9 +64,6 @@ async fn what_cannot_be_judged_exits_with_2_and_says_why() {
     ] {
         home.run(&format!("judge {words}")).await.assert_refused(&[why]);
     }
-    let help = home.run("judge --help").await;
-    let usage = "Usage: flash-sale judge <URL> [OPTIONS]\n       flash-sale judge --history <FILE>";
-    assert!(help.stdout.contains(usage), "{help:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -269,3 +269,19 @@ async fn a_report_is_a_page_that_runs_nothing() {
         app.get(&path(&query)).await.assert(status);
     }
 }
+
+/// A name of a page that somebody has pointed at this machine (DNS rebinding).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_calls_this_machine_by_its_own_name_does_not_reach_the_lab() {
+    let app = TestApp::start_with(Options::with_lab()).await;
+    for (host, more, status) in [
+        ("evil.example", "origin: http://evil.example\r\n", 403),
+        ("localhost", "", 200),
+        // A proxy in front says whose request it is.
+        ("shop.example", "x-forwarded-for: 192.0.2.1\r\n", 200),
+    ] {
+        let head = format!("GET /api/v1/lab/lessons HTTP/1.1\r\nhost: {host}\r\n{more}");
+        let answer = app.raw(format!("{head}connection: close\r\n\r\n").as_bytes()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host}: {answer:.200}");
+    }
+}

@@ -4,6 +4,25 @@ mod costs;
 mod secrets;
 pub mod sites;
 
+use crate::support::prelude::*;
+
+/// From one address; what is not let in is in the log, summed up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_guesses_the_operators_token_is_slowed_down_and_locks_nobody_out() {
+    let (home, settings) = (Home::new(), [("RATE_LIMIT", "on"), ("ADMIN_TOKEN", ADMIN_TOKEN)]);
+    let program = Program::serve(&home, &[], &settings).await;
+    let ask = |token: &str| program.ask("GET", "/api/v1/admin/sales/1/audit").bearer(token);
+    let guesses = all_at_once((0..200).map(|_| ask("a guess").into_future())).await;
+    let (slowed, wrong): (Vec<_>, Vec<_>) = guesses.iter().partition(|reply| reply.status == 429);
+    assert!(slowed.len() > 100 && wrong.iter().all(|reply| reply.status == 401), "{guesses:?}");
+    ask(ADMIN_TOKEN).await.assert(200);
+    let said = program.stderr();
+    let lines = said.lines().filter(|line| line.contains("without the right admin token"));
+    let lines: Vec<&str> = lines.collect();
+    assert!((1..100).contains(&lines.len()) && lines[0].contains("address=127.0.0.1"), "{said}");
+    program.terminate().await;
+}
+
 #[test]
 fn every_test_that_the_document_names_exists() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,6 +1,7 @@
 //! Clients cannot forge lines of the log, and no secret is printed.
 
 use crate::support::prelude::*;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 const TOKEN_SECRET: &str = "the-token-secret-that-must-not-be-told";
 const ADMIN_TOKEN: &str = "the-admin-token-that-must-not-be-told";
@@ -102,4 +103,24 @@ async fn no_error_and_no_help_tells_a_password() {
         assert!(!said.is_empty() && !said.contains(PASSWORD), "{call}: {said}");
         assert_eq!(ended.code == Some(0), parts[0].contains("--help"), "{said}");
     }
+}
+
+#[tokio::test]
+async fn files_are_for_their_owner_alone_and_no_link_is_followed() {
+    let home = Home::new();
+    let [tokens, link, target] = ["tokens.json", "link", "target"].map(|name| home.0.join(name));
+    let mint =
+        async |file: &Path| home.run(&format!("tokens --users 1 --out {}", file.display())).await;
+    symlink(&target, &link).expect("a link");
+    mint(&link).await.assert_refused(&["cannot write"]);
+    assert!(!target.exists());
+    mint(&tokens).await.assert_done();
+    Program::serve(&home, &[], &[]).await.terminate().await;
+    let mode = |file: &Path| fs::metadata(file).expect("it is there").permissions().mode();
+    // Postgres, which root runs as another user, walks through.
+    let data = home.data();
+    assert_eq!(mode(&data) & 0o066, 0);
+    let logs = entries(&data).filter(|file| file.extension().is_some_and(|is| is == "log"));
+    let readable = logs.chain([tokens]).filter(|file| mode(file) & 0o077 != 0);
+    assert_eq!(readable.collect::<Vec<_>>(), [""; 0].map(PathBuf::from));
 }

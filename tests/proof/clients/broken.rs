@@ -44,6 +44,10 @@ async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
         (with("transfer-encoding: chunked\r\n") + "zz\r\n", 422),
         (with("content-length: 7\r\n"), 400),
         (with("transfer-encoding: gzip\r\n"), 400),
+        (chunked("0\r\n\r\n").replace(": chunked", ": gzip, chunked"), 400),
+        // Nobody is asked, or two are.
+        (with("").replace("host: shop\r\n", ""), 400),
+        (with("host: shop\r\n"), 400),
     ] {
         let what = format!("{request:.300}");
         let mut wire = Wire::to(&app).await;

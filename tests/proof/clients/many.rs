@@ -78,6 +78,35 @@ async fn one_address_cannot_have_all_connections() {
     }
 }
 
+async fn connected_from(app: &TestApp, last: u8) -> Option<Wire> {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind((Ipv4Addr::new(127, 0, 0, last), 0).into()).expect("an address");
+    let server = app.base.trim_start_matches("http://").parse().expect("an address");
+    let stream = socket.connect(server).await.expect("connects");
+    let mut wire = Wire { stream, unread: Vec::new() };
+    let _ = wire.stream.write_all(HEALTH.as_bytes()).await;
+    wire.answer().await.map(|_| wire)
+}
+
+/// The shares shrink; and when few places are left, nobody keeps one after an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_few_addresses_cannot_have_all_connections() {
+    let app = with_limits(ConnectionLimits::new(64, true)).await;
+    let mut held = Vec::new();
+    for address in 2..=5 {
+        for _ in 0..16 {
+            held.extend(connected_from(&app, address).await);
+        }
+    }
+    assert!(held.len() < 56, "{} of 64", held.len());
+    for address in 6..30 {
+        for _ in 0..4 {
+            held.extend(connected_from(&app, address).await);
+        }
+    }
+    assert!(connected_from(&app, 40).await.is_some(), "nobody else gets in");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_descriptors_pauses_and_goes_on() {
     const DESCRIPTORS: usize = 160;

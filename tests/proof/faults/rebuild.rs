@@ -295,3 +295,22 @@ async fn a_whole_catalogue_is_rebuilt() {
         assert_eq!(app.assert_sound(&sale).await.live, each as i64 + 1);
     }
 }
+
+/// The keys and the commands of a rebuild are as many for a stock of one as for the largest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_stock_that_nobody_bought_costs_no_more_to_rebuild() {
+    let (_servers, app) = TestApp::on_own_servers().await;
+    let mut costs = Vec::new();
+    for stock in [1, 100_000_000] {
+        let sale: SaleId = app.sale(stock, json!({})).await.parse().expect("an id");
+        let before: i64 = app.in_redis(&mut redis::cmd("DBSIZE")).await;
+        app.in_redis::<()>(redis::cmd("CONFIG").arg("RESETSTAT")).await;
+        assert_eq!(app.services.rebuild.by_hand(Some(sale)).await.expect("rebuilt"), 1);
+        let statistics: String = app.in_redis(redis::cmd("INFO").arg("commandstats")).await;
+        let written = statistics.split("cmdstat_hset:calls=").nth(1).expect("HSET");
+        let written: i64 = written.split(',').next().expect("calls").parse().expect("a number");
+        let after: i64 = app.in_redis(&mut redis::cmd("DBSIZE")).await;
+        costs.push((after - before, written));
+    }
+    assert_eq!(costs[0], costs[1]);
+}

@@ -153,3 +153,22 @@ async fn units_of_a_log_that_was_trimmed_come_back() {
     let _worker = app.another(Options::default()).await;
     until_rebuilt(&app, &sale, 1).await;
 }
+
+/// A copy that was put back after a rebuild, by the same process of Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_state_of_an_older_epoch_that_is_put_back_is_rebuilt() {
+    let app = TestApp::start().await;
+    let (sale, winners) = sold(&app, 40, 20).await;
+    app.assert_sound(&sale).await;
+    let state = damaged(&app, &sale).await.state;
+    let copy = format!("{state}:copy");
+    app.in_redis::<()>(redis::cmd("COPY").arg(&state).arg(&copy)).await;
+    let rebuild = app.services.rebuild.by_hand(Some(sale.parse().expect("an id")));
+    assert_eq!(rebuild.await.expect("rebuilt"), 1);
+    rebuilt_by(&app, &sale, async {
+        app.in_redis::<()>(redis::cmd("RENAME").arg(&copy).arg(&state)).await;
+    })
+    .await;
+    assert_all_pending(&app, &sale, &winners).await;
+    sells_out(&app, &sale).await;
+}

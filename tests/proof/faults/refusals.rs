@@ -122,8 +122,13 @@ impl Scene {
 }
 
 /// Why Redis refuses, the command that brings it about (or code below), and the one that ends it.
-const OF_REDIS: [(&str, &str, &str); 9] = [
+const OF_REDIS: [(&str, &str, &str); 10] = [
     ("memory is full", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+    (
+        "evicts",
+        "CONFIG SET maxmemory 1000000000 maxmemory-policy allkeys-random",
+        "CONFIG SET maxmemory 0 maxmemory-policy noeviction",
+    ),
     ("snapshots fail", "", "CONFIG SET save "),
     ("few replicas", "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
     ("a replica of nobody", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),

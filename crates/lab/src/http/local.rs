@@ -1,7 +1,7 @@
 //! Whether a visitor sits at this machine. Only then may they have this program send requests on
 //! it: from elsewhere it would be a way to what listens here for nobody else.
 
-use super::error::{LOCAL_ONLY, Problem};
+use super::error::{CROSS_ORIGIN, LOCAL_ONLY, Problem};
 use super::state::LabState;
 use crate::loopback;
 use axum::extract::{ConnectInfo, FromRequestParts};
@@ -19,19 +19,40 @@ impl FromRequestParts<LabState> for OnThisMachine {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &LabState) -> Result<Self, Problem> {
-        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-        let is_here = peer.is_some_and(|ConnectInfo(peer)| peer.ip().to_canonical().is_loopback());
-        // Browsers speak 1.1; nginx, as it comes, speaks 1.0 to what is behind it.
-        let is_behind_a_proxy = state.trust_proxy.is_on()
-            || parts.version < Version::HTTP_11
-            || OF_PROXIES.iter().any(|name| parts.headers.contains_key(*name));
-        // Another name may be one that somebody has pointed at this machine (DNS rebinding).
-        let is_asked_by_name = host(&parts.headers, &parts.uri).and_then(loopback::authority);
-        match is_here && !is_behind_a_proxy && is_asked_by_name.is_some() {
+        match sits_here(parts, state) && is_asked_by_name(parts) {
             true => Ok(Self),
             false => Err(Problem::new(&LOCAL_ONLY)),
         }
     }
+}
+
+/// Whoever sits here asks by a name of this machine. Another one may be a name that somebody has
+/// pointed at it, to reach the lab from a page of theirs (DNS rebinding).
+pub struct NotRebound;
+
+impl FromRequestParts<LabState> for NotRebound {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &LabState) -> Result<Self, Problem> {
+        match sits_here(parts, state) && !is_asked_by_name(parts) {
+            true => Err(Problem::new(&CROSS_ORIGIN)),
+            false => Ok(Self),
+        }
+    }
+}
+
+fn sits_here(parts: &Parts, state: &LabState) -> bool {
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    // Browsers speak 1.1; nginx, as it comes, speaks 1.0 to what is behind it.
+    let is_behind_a_proxy = state.trust_proxy.is_on()
+        || parts.version < Version::HTTP_11
+        || OF_PROXIES.iter().any(|name| parts.headers.contains_key(*name));
+    !is_behind_a_proxy
+        && peer.is_some_and(|ConnectInfo(peer)| peer.ip().to_canonical().is_loopback())
+}
+
+fn is_asked_by_name(parts: &Parts) -> bool {
+    host(&parts.headers, &parts.uri).and_then(loopback::authority).is_some()
 }
 
 #[cfg(test)]

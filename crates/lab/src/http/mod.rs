@@ -18,6 +18,8 @@ mod strategies;
 pub use error::ALL as ALL_KINDS;
 pub use state::LabState;
 
+use axum::middleware::from_extractor_with_state;
+use local::NotRebound;
 use tower_http::compression::CompressionLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -41,5 +43,6 @@ pub fn routes<S: Clone + Send + Sync + 'static>(state: LabState) -> OpenApiRoute
         .routes(routes!(lessons::play))
         .routes(routes!(lessons::ids))
         .layer(CompressionLayer::new())
+        .layer(from_extractor_with_state::<NotRebound, _>(state.clone()))
         .with_state(state)
 }
