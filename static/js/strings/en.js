@@ -296,6 +296,13 @@ export default {
   'fig.cancelled': 'Cancelled', 'fig.expired': 'Expired', 'fig.rejected': 'Rejected',
 
   'title.orders': 'My orders · Flash Sale',
+  'title.missing': 'Nothing here · Flash Sale',
+  'title.docs': 'API · Flash Sale',
+  'missing.title': 'There is nothing at this address',
+  'missing.do': 'It may have been typed wrong, or the page has moved.',
+  'docs.title': 'The API',
+  'docs.find': 'Find',
+  'docs.none': 'Nothing of that name.',
   'title.admin': 'Operators · Flash Sale',
   'sale.watch': 'Watch it live',
 

@@ -311,6 +311,13 @@ export default {
   'fig.cancelled': '已取消', 'fig.expired': '已超时', 'fig.rejected': '未确认',
 
   'title.orders': '我的订单 · 限时秒杀',
+  'title.missing': '没有这个页面 · 限时秒杀',
+  'title.docs': 'API · 限时秒杀',
+  'missing.title': '这个地址没有内容',
+  'missing.do': '可能输错了，或者页面已经搬走。',
+  'docs.title': 'API 文档',
+  'docs.find': '查找',
+  'docs.none': '没有这样的接口。',
   'title.admin': '运营后台 · 限时秒杀',
   'sale.watch': '看实时大屏',
 
