@@ -17,8 +17,8 @@ const RANK = { unknown: 0, queued: 1, pending_payment: 2, paid: 3, cancelled: 3,
 
 export const ARMING_MS = 700; // a double click on "buy" must not land on the "pay" that replaces it
 const SILENT_RETRIES = 2; // after a lost connection: the outcome is unknown, and asking again resolves it
-const AGAIN_MS = 5000; // where the outcome stays unknown, the page asks again by itself after this long at least
-const AGAIN_MOST_MS = 60_000; // and this long at most
+const AGAIN_MS = 5000; // where the outcome stays unknown, the page asks again by itself, after this long first
+const AGAIN_MOST_MS = 60_000; // and this long in the end; chance adds up to as much again
 const EARLY_MS = 2000; // told `not_open` this close to the opening, our clock was a little early: keep trying
 const EARLY_RETRIES = 8;
 const LATE_EVERY_MS = 3000; // past pay_by: how often to ask what became of the order
