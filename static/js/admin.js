@@ -213,8 +213,8 @@ function inspect(sale) {
   $('#problems').hidden = true;
   $('#inspect-title').focus({ preventScroll: true });
   $('#inspect').scrollIntoView({ block: 'start' });
-  audit();
-  orders();
+  $('#inspect').setAttribute('aria-busy', 'true'); // shown when all of it is there, so that nothing moves
+  Promise.all([audit(), orders()]).then(() => { if (sale === inspected) $('#inspect').removeAttribute('aria-busy'); });
 }
 
 async function audit() {

@@ -154,7 +154,7 @@ export function shop(stage) {
       const page = await open(sale);
       const bar = () => page.$eval('#bar', (one) => {
         const { width, height } = one.getBoundingClientRect(), n = Number(one.style.getPropertyValue('--n'));
-        return { n, squares: Math.abs(width / n * 0.86 - height) < 1, mine: one.classList.contains('mine') && Number(one.style.getPropertyValue('--at')) };
+        return { n, squares: Math.abs(width / 20 * 0.86 - height) < 1, mine: one.classList.contains('mine') && Number(one.style.getPropertyValue('--at')) };
       });
       assert.deepEqual(await bar(), { n: 8, squares: true, mine: false });
       await page.click('#buy[data-action="buy"]');

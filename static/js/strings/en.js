@@ -129,7 +129,7 @@ export default {
   'notice.ended': 'The sale ended just before you.',
   'notice.sale_not_found': 'This sale is gone. There is more on the sales page.',
   'notice.already_ordered': 'You have as many as one person may buy.',
-  'notice.network': 'The connection was lost, so we do not know yet whether it worked. This page asks again by itself: you will never get it twice.',
+  'notice.network': 'Connection lost, and we do not know yet whether it worked. This page asks again by itself: never twice.',
   'notice.unavailable': 'The shop is very busy. This page asks again by itself: you will never get it twice.',
   'notice.pay_unknown': 'We do not know yet whether that worked. The answer will stand here. You will not be charged twice.',
   'notice.pay_open': 'It has not been paid: nothing was charged. Pay again while the time runs.',
