@@ -63,7 +63,7 @@ function show(document) {
     if (!wanted) return;
     wanted.fill();
     wanted.element.open = true;
-    requestAnimationFrame(() => wanted.element.scrollIntoView({ behavior: 'instant' })); // once all stands, or else it would count as moved
+    requestAnimationFrame(() => requestAnimationFrame(() => wanted.element.scrollIntoView({ behavior: 'instant' }))); // once all has been painted, or else it would count as moved
   };
   addEventListener('hashchange', open);
   open();
