@@ -85,7 +85,7 @@ pub struct NewSale {
     pub challenge_bits: Option<i64>,
     /// A second sale with this key is not created; the first is returned (demo catalogue).
     #[serde(skip)]
-    pub seed_key: Option<&'static str>,
+    pub seed_key: Option<String>,
 }
 
 /// Only what is there changes.
@@ -202,7 +202,7 @@ impl Catalog {
         let Some(sale) = self.insert(&new).await? else {
             // Only the seed key can conflict.
             let id = sqlx::query_scalar("SELECT id FROM sales WHERE seed_key = $1");
-            let id = id.bind(new.seed_key).fetch_optional(&self.postgres).await?;
+            let id = id.bind(&new.seed_key).fetch_optional(&self.postgres).await?;
             return self.sale(id.ok_or(ServiceError::SaleNotFound)?).await;
         };
         let id = sale.id;
@@ -267,7 +267,7 @@ impl Catalog {
         let insert = insert.bind(title).bind(description).bind(image_url);
         let insert = insert.bind(currency).bind(price).bind(original);
         let insert = insert.bind(stock).bind(limit).bind(opens_at);
-        let insert = insert.bind(closes_at).bind(timeout).bind(new.seed_key);
+        let insert = insert.bind(closes_at).bind(timeout).bind(&new.seed_key);
         let insert = insert.bind(new.waiting_room.map(|room| room.opens_before_secs));
         let insert = insert.bind(room.per_second).bind(room.turn_secs);
         let insert = insert.bind(room.overbooking_percent);

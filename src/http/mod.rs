@@ -27,10 +27,11 @@ use axum::body::Bytes;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use error::{METHOD_NOT_ALLOWED, NOT_FOUND, Problem};
+use error::{METHOD_NOT_ALLOWED, Problem};
 use lab::http::LabState;
 use layers::time_limit;
 use std::time::Duration;
+use tower_http::compression::CompressionLayer;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -51,8 +52,8 @@ pub fn router(state: HttpState) -> Router {
 
     let document = get(async move || ([(CONTENT_TYPE, json)], document));
     let routes = api
-        .merge(pages::router().route("/openapi.json", document))
-        .fallback(async || Problem::new(&NOT_FOUND))
+        .merge(pages::router())
+        .route("/openapi.json", document.layer(CompressionLayer::new()))
         .method_not_allowed_fallback(async || Problem::new(&METHOD_NOT_ALLOWED));
     layers::wrap(routes, app.clone()).with_state(app)
 }
@@ -121,7 +122,7 @@ fn health_routes() -> OpenApiRouter<App> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::routable))
-        .routes(routes!(health::metrics))
+        .merge(OpenApiRouter::new().routes(routes!(health::metrics)).layer(CompressionLayer::new()))
 }
 
 /// A server for tests that need no stores: its pools never connect.
@@ -341,7 +342,7 @@ mod tests {
             ("/orders", "text/html; charset=utf-8"),
             ("/admin", "text/html; charset=utf-8"),
             ("/static/favicon.svg", "image/svg+xml"),
-            ("/docs/", "text/html"),
+            ("/docs/", "text/html; charset=utf-8"),
         ] {
             let (response, _) = send(&router, request(Method::GET, path, &[], "")).await;
             assert_eq!(response.status(), StatusCode::OK, "{path}");

@@ -11,10 +11,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
-    VARY,
+    ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH,
+    REFERRER_POLICY, VARY,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get};
 use lab::command::PageFile;
@@ -24,7 +24,6 @@ use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use tower_http::compression::CompressionLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
-use utoipa_swagger_ui::SwaggerUi;
 
 #[derive(Embed)]
 #[folder = "static/"]
@@ -45,17 +44,13 @@ const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-sr
     'none'; frame-ancestors 'none'; form-action 'self'";
 /// A worker is governed by the policy of its own response.
 const WORKER: &str = "js/work-thread.js";
-/// Swagger UI styles its elements inline.
-const DOCS_POLICY: &str = "default-src 'self'; img-src 'self' data: https:; style-src 'self' \
-    'unsafe-inline'; object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action \
-    'self'";
 
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 const PERMISSIONS_POLICY: HeaderName = HeaderName::from_static("permissions-policy");
 /// Browser features that no page uses.
 const PERMISSIONS: &str = "camera=(), geolocation=(), microphone=(), payment=(), usb=()";
 
-/// The pages, their files, and `/docs` over the document at `/openapi.json`.
+/// The pages, their files, and a page for whatever leads nowhere.
 pub fn router() -> Router<App> {
     let pages = Router::new()
         .route("/", page("index.html"))
@@ -70,12 +65,33 @@ pub fn router() -> Router<App> {
         .route("/lab/locks", lab_page("locks.html"))
         .route("/lab/why", lab_page("why.html"))
         .route("/lab/ids", lab_page("ids.html"))
-        .route("/static/{*path}", get(part));
-    // Without it, Swagger UI would send the document to a public validator.
-    let config = utoipa_swagger_ui::Config::from("/openapi.json").validator_url("none");
-    let docs = Router::from(SwaggerUi::new("/docs").config(config));
-    let all = guarded(pages, POLICY).merge(guarded(docs, DOCS_POLICY));
-    all.layer(CompressionLayer::new())
+        .route("/docs", get(async || Redirect::to("/docs/")))
+        .route("/docs/", page("docs.html"))
+        .route("/static/{*path}", get(part))
+        .fallback(leads_nowhere);
+    guarded(pages).layer(CompressionLayer::new())
+}
+
+/// A page for people, a problem for programs.
+async fn leads_nowhere(
+    State(state): State<LabState>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let accepts = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    let is_browser = method == Method::GET && accepts.is_some_and(|all| all.contains("text/html"));
+    if !is_browser || uri.path().starts_with("/api/") {
+        return Problem::new(&NOT_FOUND).into_response();
+    }
+    not_found("missing.html", state.lab.is_some())
+}
+
+/// Without conditional headers: a 404 has a body.
+fn not_found(name: &'static str, lab: bool) -> Response {
+    let mut response = html(name, lab, &HeaderMap::new());
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    response
 }
 
 async fn part(Path(path): Path<String>, headers: HeaderMap) -> Response {
@@ -107,10 +123,7 @@ fn lab_page(name: &'static str) -> MethodRouter<App> {
                 None => file(name, &headers),
             };
         }
-        // No conditional headers: a 404 has a body.
-        let mut off = html("lab-off.html", false, &HeaderMap::new());
-        *off.status_mut() = StatusCode::NOT_FOUND;
-        off
+        not_found("lab-off.html", false)
     };
     get(page)
 }
@@ -142,9 +155,9 @@ fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
     send(found.rewritten(page), headers)
 }
 
-fn guarded(router: Router<App>, policy: &'static str) -> Router<App> {
+fn guarded(router: Router<App>) -> Router<App> {
     router
-        .layer(header_where(is_no_part, CONTENT_SECURITY_POLICY, policy))
+        .layer(header_where(is_no_part, CONTENT_SECURITY_POLICY, POLICY))
         .layer(header_where(|_| true, REFERRER_POLICY, "same-origin"))
         .layer(header_where(is_page, OPENER_POLICY, "same-origin"))
         .layer(header_where(is_page, PERMISSIONS_POLICY, PERMISSIONS))

@@ -84,7 +84,7 @@ impl Server {
             stock: i64::from(premises.stock),
             per_user_limit: Some(i64::from(premises.per_user_limit)),
             // All nodes of the arena sell the sale of this key.
-            seed_key: Some("arena"),
+            seed_key: Some("arena".to_owned()),
             ..NewSale::default()
         };
         Ok(self.services.catalog.create_sale(sale).await?.sale.id)

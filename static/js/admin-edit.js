@@ -1,13 +1,8 @@
 // A sale's words and times, changed in a dialog.
 
+import { localInput } from './sale-templates.js';
 import { t } from './strings.js';
 import { h, text, toast } from './ui.js';
-
-/** A moment as <input type="datetime-local"> wants it: local, to the second, without a zone. */
-function localInput(iso) {
-  const at = new Date(iso);
-  return new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
-}
 
 const FIELDS = {
   title: { key: 'admin.f.title', required: true, maxlength: 200 },

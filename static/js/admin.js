@@ -7,6 +7,7 @@ import { auditRows, verdictOf } from './audit-rows.js';
 import { clock } from './clock.js';
 import { money, moment, number } from './format.js';
 import { newSale } from './new-sale.js';
+import { filled } from './sale-templates.js';
 import { errorWords, language, t } from './strings.js';
 import { $, badge, banner, confirm, h, shell, stateAt, text, toast } from './ui.js';
 
@@ -22,7 +23,30 @@ const path = (sale, rest = '') => `/${encodeURIComponent(sale.id)}${rest}`;
 function words(problem) {
   if (problem.status === 401) return t('error.admin_token');
   if (problem.status === 404 && problem.code !== 'sale_not_found') return t('error.admin_off');
-  return errorWords(problem);
+  return errorWords({ ...problem, detail: named(problem.detail) });
+}
+
+/** Fields of the API → the labels and the inputs of the forms. */
+const LABELS = {
+  title: 'admin.f.title', description: 'admin.f.description', image_url: 'admin.f.image', currency: 'admin.f.currency', price_cents: 'admin.f.price',
+  original_price_cents: 'admin.f.original', stock: 'admin.f.stock', per_user_limit: 'admin.f.limit', opens_at: 'admin.f.opens', closes_at: 'admin.f.closes',
+  payment_timeout_secs: 'admin.f.timeout', challenge_bits: 'admin.f.work', add: 'admin.add', user: 'admin.whose',
+};
+const INPUTS = { price_cents: 'price', original_price_cents: 'original' };
+const fieldOf = (detail) => /^(\w+): /.exec(detail ?? '')?.[1];
+
+/** `price_cents: must be…` → `Price must be…`; the Chinese words name the field themselves. */
+function named(detail) {
+  const field = fieldOf(detail);
+  return language === 'en' && LABELS[field] ? `${t(LABELS[field])} ${detail.slice(field.length + 2)}` : detail;
+}
+
+/** The field that a refusal is about, where it is on the form. */
+function pointAt(form, name) {
+  const input = form.elements[INPUTS[name] ?? name];
+  if (!input) return;
+  if (input.closest('details')) input.closest('details').open = true;
+  input.focus();
 }
 
 // ---- signing in ---------------------------------------------------------------------------------
@@ -88,15 +112,25 @@ function row(sale) {
   cells.amount = h('input', { type: 'number', step: 1, value: 10, required: true, 'aria-label': t('admin.add_n', { title: sale.title }) });
   cells.add = h('form', { class: 'add', onsubmit: (event) => { event.preventDefault(); addStock(sale, cells.amount.valueAsNumber); } },
     cells.amount, h('button', { class: 'button small', ...named('admin.add') }, t('admin.add')));
+  const more = button('admin.more_do', null, { popovertarget: `menu-${sale.id}`, ...named('admin.more_do') });
   const element = h('tr', { role: 'row' }, // named roles, because on a phone a row is laid out as a card
     h('th', { scope: 'row', role: 'rowheader' }, cells.title, h('small', {}, sale.id)),
     h('td', { role: 'cell' }, cells.badge), cells.left, cells.opens,
     h('td', { role: 'cell' }, h('div', { class: 'steer' },
       button('admin.inspect', () => inspect(sale), { 'aria-label': t('admin.inspect_of', { title: sale.title }) }),
+      cells.pause, cells.resume, more),
+    h('div', { class: 'menu', popover: true, id: more.getAttribute('popovertarget'), ontoggle: ({ newState }) => { if (newState === 'open') beside(more, element); } },
       h('a', { class: 'button small', href: `/sales/${encodeURIComponent(sale.id)}/live`, 'aria-label': t('admin.wall_of', { title: sale.title }) }, t('admin.wall')),
       button('admin.edit', () => edit(sale.id), { 'aria-label': t('admin.edit_of', { title: sale.title }) }),
-      cells.pause, cells.resume, cells.close, cells.add)));
+      cells.add, cells.close)));
   return { element, cells };
+}
+
+/** Puts the menu of a row below its button, or above where there is no room. */
+function beside(button, row) {
+  const menu = $('.menu', row), { right, bottom, top } = button.getBoundingClientRect();
+  menu.style.left = `${Math.max(8, right - menu.offsetWidth)}px`;
+  menu.style.top = `${bottom + menu.offsetHeight + 8 < innerHeight ? bottom + 4 : Math.max(8, top - menu.offsetHeight - 4)}px`;
 }
 
 function render() {
@@ -179,8 +213,8 @@ function inspect(sale) {
   $('#problems').hidden = true;
   $('#inspect-title').focus({ preventScroll: true });
   $('#inspect').scrollIntoView({ block: 'start' });
-  audit();
-  orders();
+  $('#inspect').setAttribute('aria-busy', 'true'); // shown when all of it is there, so that nothing moves
+  Promise.all([audit(), orders()]).then(() => { if (sale === inspected) $('#inspect').removeAttribute('aria-busy'); });
 }
 
 async function audit() {
@@ -249,7 +283,7 @@ async function create(event) {
   const form = event.target;
   const { body, wrong } = newSale((name) => form.elements[name].value.trim(), clock.now());
   text($('#create-error'), wrong ? t(wrong.key) : '');
-  if (wrong) return form.elements[wrong.name].focus();
+  if (wrong) return pointAt(form, wrong.name);
 
   const submit = form.querySelector('button');
   submit.disabled = true;
@@ -259,12 +293,25 @@ async function create(event) {
     form.reset();
     polling.now();
   } catch (problem) {
-    if (problem.status === 401) failed(problem); else text($('#create-error'), words(problem));
+    if (problem.status === 401) failed(problem);
+    else {
+      text($('#create-error'), words(problem));
+      pointAt(form, fieldOf(problem.detail));
+    }
   }
   submit.disabled = false;
 }
 
+function fill(name) {
+  const form = $('#create');
+  form.reset();
+  for (const [field, value] of filled(name, t, clock.now())) form.elements[field].value = value;
+  $('#advanced').open = ['waiting_room', 'purchase_pass', 'challenge_bits'].some((field) => form.elements[field].value);
+  form.elements.title.focus();
+}
+
 shell();
+for (const template of document.querySelectorAll('[data-template]')) template.addEventListener('click', () => fill(template.dataset.template));
 $('#sign-in').addEventListener('submit', enter);
 $('#leave').addEventListener('click', () => { leave(); $('#token').focus(); });
 $('#create').addEventListener('submit', create);

@@ -17,6 +17,8 @@ const RANK = { unknown: 0, queued: 1, pending_payment: 2, paid: 3, cancelled: 3,
 
 export const ARMING_MS = 700; // a double click on "buy" must not land on the "pay" that replaces it
 const SILENT_RETRIES = 2; // after a lost connection: the outcome is unknown, and asking again resolves it
+const AGAIN_MS = 5000; // where the outcome stays unknown, the page asks again by itself, after this long first
+const AGAIN_MOST_MS = 60_000; // and this long in the end; chance adds up to as much again
 const EARLY_MS = 2000; // told `not_open` this close to the opening, our clock was a little early: keep trying
 const EARLY_RETRIES = 8;
 const LATE_EVERY_MS = 3000; // past pay_by: how often to ask what became of the order
@@ -88,7 +90,7 @@ function settle(s, now) {
 
 /** When, in ms from now, something visible changes by itself. */
 export function nextTick(s, now) {
-  const moments = [s.sale.opensAt, s.sale.closesAt, s.hold?.until, s.order?.payBy].filter((at) => at > now);
+  const moments = [s.sale.opensAt, s.sale.closesAt, s.hold?.until, s.hold?.again, s.order?.payBy].filter((at) => at > now);
   const waits = moments.map((at) => (at - now) % 1000 || 1000);
   if (s.name === 'pending_payment' && now - s.since < ARMING_MS) waits.push(ARMING_MS - (now - s.since));
   return Math.min(1000, ...waits);
@@ -102,11 +104,32 @@ function adopt(s, order) {
 const send = (key, delayMs = 0) => ({ type: 'send', key, delayMs });
 const followed = (id) => ({ type: 'follow', id });
 
+/** Nobody knows what became of the intent: a click may ask again after `wait`, and the page asks by itself later. */
+function unknown(s, notice, wait, random, now) {
+  const until = now + wait, pause = Math.min(AGAIN_MOST_MS, AGAIN_MS * 2 ** (s.intent.rounds ?? 0)) * (1 + random);
+  return [{ ...s, sending: false, notice, hold: { why: 'unavailable', until, again: until + pause } }];
+}
+
+/** Asks again with the same key, once. */
+function ask(s) {
+  const intent = { ...s.intent, attempt: SILENT_RETRIES, rounds: (s.intent.rounds ?? 0) + 1 };
+  return [{ ...s, intent, sending: true, hold: null, notice: null }, send(intent.key)];
+}
+
+const UNKNOWN = ['pay_unknown', 'cancel_unknown'];
+
 const HANDLERS = {
   tick: (s, { now }) => {
+    if (s.intent && !s.sending && s.hold?.again <= now) return ask(s);
     const late = s.order?.status === 'pending_payment' && s.order.payBy !== null && now >= s.order.payBy;
     if (!late || now - s.askedLateAt < LATE_EVERY_MS) return [s];
     return [{ ...s, askedLateAt: now }, { type: 'refresh_order', id: s.order.id }];
+  },
+
+  /** The server can be reached again. */
+  back: (s, { now }) => {
+    if (!s.intent || s.sending || s.hold?.why !== 'unavailable') return [s];
+    return now < s.hold.until ? [{ ...s, hold: { ...s.hold, again: s.hold.until } }] : ask(s);
   },
 
   /** News of the sale; parts of it are enough. */
@@ -125,7 +148,7 @@ const HANDLERS = {
 
   buy: (s, { key, now }) => {
     if (!canBuy(s, now)) return [s];
-    const intent = { key: s.intent?.key ?? key, attempt: 0 };
+    const intent = { key: s.intent?.key ?? key, attempt: 0, rounds: s.intent?.rounds };
     return [{ ...s, intent, sending: true, hold: null, notice: null }, send(intent.key)];
   },
 
@@ -145,7 +168,7 @@ const HANDLERS = {
         const opens = opensAt ?? s.sale.opensAt;
         const { key, attempt } = s.intent;
         if (opens - now <= EARLY_MS && attempt < EARLY_RETRIES) {
-          return [{ ...s, intent: { key, attempt: attempt + 1 } }, send(key, Math.max(0, opens - now) + 100 + 60 * attempt)];
+          return [{ ...s, intent: { ...s.intent, attempt: attempt + 1 } }, send(key, Math.max(0, opens - now) + 100 + 60 * attempt)];
         }
         return [sale({ opensAt: opens }), { type: 'refresh_sale' }];
       }
@@ -168,7 +191,7 @@ const HANDLERS = {
       case 'rate_limited':
         return [{ ...s, sending: false, notice: null, hold: { why: 'too_fast', until: now + Math.max(1000, retryAfterMs) } }];
       default: // 503 and whatever else went wrong: the intent stands, and a retry with its key tells what became of it
-        return [{ ...s, sending: false, notice: code, hold: { why: 'unavailable', until: now + Math.max(1000, retryAfterMs) + 500 * random } }];
+        return unknown(s, code, Math.max(1000, retryAfterMs) + 500 * random, random, now);
     }
   },
 
@@ -177,9 +200,9 @@ const HANDLERS = {
     if (!s.sending) return [s];
     const { key, attempt } = s.intent;
     if (attempt < SILENT_RETRIES) {
-      return [{ ...s, intent: { key, attempt: attempt + 1 } }, send(key, (300 + 600 * random) * (attempt + 1))];
+      return [{ ...s, intent: { ...s.intent, attempt: attempt + 1 } }, send(key, (300 + 600 * random) * (attempt + 1))];
     }
-    return [{ ...s, sending: false, notice: 'network', hold: { why: 'unavailable', until: now + 1000 } }];
+    return unknown(s, 'network', 1000, random, now);
   },
 
   /** News of an order that is ours. */
@@ -187,7 +210,9 @@ const HANDLERS = {
     if (s.order && s.order.id !== order.id) return [s];
     const next = adopt(s, order);
     const changed = next.order !== s.order && next.order.status !== s.order?.status;
-    return [changed ? { ...next, action: null, notice: null } : next];
+    if (changed) return [{ ...next, action: null, notice: null }];
+    // Whether paying or cancelling had worked was not known; now it is: it had not.
+    return [UNKNOWN.includes(s.notice) && order.status === 'pending_payment' ? { ...next, notice: s.notice === 'pay_unknown' ? 'pay_open' : null } : next];
   },
 
   pay: (s, { now }) => (canPay(s, now) ? [{ ...s, action: 'pay', notice: null }, { type: 'pay', id: s.order.id }] : [s]),
@@ -197,8 +222,8 @@ const HANDLERS = {
   acted: (s, { order }) => (s.order?.id === order.id ? [{ ...adopt(s, order), action: null, notice: null }] : [{ ...s, action: null }]),
 
   /** Paying or cancelling did not work: say so, and look at the order again. Both are safe to repeat. */
-  action_failed: (s, { code }) => (s.action
-    ? [{ ...s, action: null, notice: code }, { type: 'refresh_order', id: s.order.id }]
+  action_failed: (s, { code, known = true }) => (s.action
+    ? [{ ...s, action: null, notice: known ? code : `${s.action}_unknown` }, { type: 'refresh_order', id: s.order.id }]
     : [s]),
 };
 

@@ -12,9 +12,9 @@ function marketButton(s, now) {
   return seconds <= COUNT_IN ? ['buy.count', { n: seconds }] : ['buy.not_open'];
 }
 
-const clockOf = (s) => {
+const clockOf = (s, now) => {
   if (s.order?.status === 'pending_payment') return { label: 'clock.pay', target: s.order.payBy };
-  if (s.market === 'not_open' || (s.market === 'paused' && s.name === 'paused')) return { label: 'clock.opens', target: s.sale.opensAt };
+  if (s.market === 'not_open' || (s.market === 'paused' && now < s.sale.opensAt)) return { label: 'clock.opens', target: s.sale.opensAt };
   if (s.market === 'ended') return { label: 'clock.ended', target: null };
   return { label: 'clock.ends', target: s.sale.closesAt };
 };
@@ -23,7 +23,7 @@ const TONES = {
   not_open: 'wait', ready: 'go', sold_out: 'over', paused: 'hold', ended: 'over',
   buying: 'busy', too_fast: 'hold', unavailable: 'hold',
   already: 'busy', queued: 'busy', pending_payment: 'good', paid: 'good', paying: 'busy', cancelling: 'busy',
-  expired: 'bad', cancelled: 'bad', rejected: 'bad',
+  expired: 'over', cancelled: 'over', rejected: 'bad',
 };
 
 /** {tone, clock, button: {label: [key, params], action, busy}, second: {label, action}, say: [key, params]} */
@@ -48,6 +48,7 @@ export function view(s, now) {
     case 'paid':
       button = canBuy(s, now) ? { label: ['buy.another'], action: 'buy' } : { label: ['buy.paid'] };
       if (s.already) say = ['say.paid_already'];
+      second = { label: ['receipt.show'], action: 'receipt' };
       break;
     case 'queued':
     case 'already':
@@ -62,5 +63,5 @@ export function view(s, now) {
 
   const spoken = s.notice && !['buying', 'paying', 'cancelling'].includes(s.name);
   if (spoken) say = [`notice.${s.notice}`, {}, 'notice.other'];
-  return { tone: TONES[s.name], clock: clockOf(s), button: { action: null, busy: false, ...button }, second, say };
+  return { tone: TONES[s.name], clock: clockOf(s, now), button: { action: null, busy: false, ...button }, second, say };
 }

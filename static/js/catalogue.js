@@ -16,7 +16,7 @@ function card(sale) {
   const off = percentOff(sale.price_cents, sale.original_price_cents);
   const parts = {
     badge: badge(sale.state),
-    fill: h('div', { class: 'bar', 'aria-hidden': 'true' }, h('i')),
+    fill: h('div', { class: 'bar squares', 'aria-hidden': 'true' }, h('i')),
     stock: h('p', { class: 'stock' }),
     label: h('span'),
     clock: h('span', { class: 'digits', role: 'timer' }),
@@ -41,14 +41,15 @@ function update(entry, sale) {
   const { words, low } = stockWords(sale, state);
   text(parts.stock, words);
   parts.stock.classList.toggle('low', low);
-  stockBar(parts.fill, sale, low);
+  stockBar(parts.fill, sale);
 
-  const target = Date.parse(state === 'scheduled' ? sale.opens_at : sale.closes_at);
+  const opens = state === 'scheduled' || (state === 'paused' && clock.now() < Date.parse(sale.opens_at));
+  const target = Date.parse(opens ? sale.opens_at : sale.closes_at);
   const shown = `${state}|${target}`;
   if (shown === entry.shown) return;
   entry.shown = shown;
   entry.stop();
-  text(parts.label, t(state === 'ended' ? 'card.over' : state === 'scheduled' ? 'card.opens' : 'card.ends'));
+  text(parts.label, t(state === 'ended' ? 'card.over' : opens ? 'card.opens' : 'card.ends'));
   if (state === 'ended') return text(parts.clock, '');
   entry.stop = countdown(parts.clock, target, turned);
 }
@@ -62,18 +63,18 @@ function turned() {
 let stopHero = () => {}, heroShown = '';
 function hero() {
   const now = clock.now();
-  const next = sales.filter((sale) => stateAt(sale, now) === 'scheduled').sort((a, b) => Date.parse(a.opens_at) - Date.parse(b.opens_at))[0];
-  const sale = next ?? sales.find((one) => stateAt(one, now) === 'open');
-  const shown = sale ? `${sale.id}|${Boolean(next)}` : '';
+  const first = (state, moment) => sales.filter((one) => stateAt(one, now) === state).sort((a, b) => Date.parse(a[moment]) - Date.parse(b[moment]))[0];
+  const ending = first('open', 'closes_at'), sale = ending ?? first('scheduled', 'opens_at');
+  const shown = sale ? `${sale.id}|${Boolean(ending)}|${sale.closes_at}` : '';
   if (shown === heroShown) return;
   heroShown = shown;
   stopHero();
   $('#next').classList.toggle('shown', Boolean(sale));
   if (!sale) return;
-  text($('#next-label'), t(next ? 'home.next' : 'home.none_next'));
+  text($('#next-label'), t(ending ? 'home.ends' : 'home.next'));
   text($('#next-title'), sale.title);
   $('#next-link').href = `/sales/${encodeURIComponent(sale.id)}`;
-  stopHero = countdown($('#next-clock'), Date.parse(next ? sale.opens_at : sale.closes_at), turned);
+  stopHero = countdown($('#next-clock'), Date.parse(ending ? sale.closes_at : sale.opens_at), turned);
 }
 
 function render() {

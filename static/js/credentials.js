@@ -7,27 +7,32 @@ import { shop } from './session.js';
 const AHEAD_MS = 90_000; // a challenge is good for two minutes: work begins this long before the opening at most
 const MARGIN_MS = 5_000; // what ends within this is not used any more
 
-let work = null; // { solution: Promise, until }
+const THREADS = Math.min(4, navigator.hardwareConcurrency || 2);
+const APART = 1e9; // each thread tries numbers of its own
 
-function inThread({ challenge, bits }) {
-  return new Promise((resolve, reject) => {
-    const thread = new Worker('/static/js/work-thread.js', { type: 'module' });
-    thread.addEventListener('message', ({ data }) => { thread.terminate(); resolve(data); });
-    thread.addEventListener('error', () => { thread.terminate(); reject(new Error('no thread')); });
-    thread.postMessage({ challenge, bits });
+let work = null; // { solution: Promise, until, tried, all }
+
+function inThreads({ challenge, bits }, tell) {
+  const threads = Array.from({ length: THREADS }, () => new Worker('/static/js/work-thread.js', { type: 'module' }));
+  const solving = new Promise((resolve, reject) => {
+    threads.forEach((thread, index) => {
+      thread.addEventListener('message', ({ data: { solution, tried } }) => (solution ? resolve(solution) : tell(tried)));
+      thread.addEventListener('error', () => reject(new Error('no thread')));
+      thread.postMessage({ challenge, bits, from: index * APART });
+    });
   });
+  return solving.finally(() => threads.forEach((thread) => thread.terminate()));
 }
 
 function begin(path) {
   const asked = shop('GET', `${path}/challenge`);
-  work = {
-    until: Infinity,
-    solution: asked.then((challenge) => {
-      work.until = Date.parse(challenge.expires_at);
-      return inThread(challenge);
-    }),
-  };
-  work.solution.catch(() => { work = null; });
+  const mine = work = { until: Infinity, tried: 0, all: Infinity };
+  mine.solution = asked.then((challenge) => {
+    mine.until = Date.parse(challenge.expires_at);
+    mine.all = 2 ** challenge.bits;
+    return inThreads(challenge, (tried) => { mine.tried += tried; });
+  }).finally(() => { mine.done = true; });
+  mine.solution.catch(() => { if (work === mine) work = null; });
 }
 
 /** Begins the work when the opening is near, so that the click need not wait for it. */
@@ -37,6 +42,9 @@ export function prepare(path, sale) {
   if (work && now > work.until - MARGIN_MS) work = null;
   if (!work && now > Date.parse(sale.opens_at) - AHEAD_MS && sale.state !== 'ended') begin(path);
 }
+
+/** How likely the puzzle would be solved by now, 0 to 1; null where none is being solved. It depends on luck, hence no more than that. */
+export const progress = () => (work && !work.done ? 1 - Math.exp(-work.tried / work.all) : null);
 
 /** A solution is good for one purchase. */
 export function spent() { work = null; }

@@ -5,7 +5,7 @@ import { clock } from './clock.js';
 import { countdown } from './countdown.js';
 import { money, moment } from './format.js';
 import { followOrder, TERMINAL } from './order-feed.js';
-import { shop } from './session.js';
+import { shop, tabs } from './session.js';
 import { errorWords, t } from './strings.js';
 import { $, banner, confirm, h, shell, text, toast } from './ui.js';
 
@@ -23,6 +23,7 @@ function row(order) {
     pay: h('button', { class: 'button primary', type: 'button', onclick: () => act(order.order_id, 'pay') }, t('buy.pay')),
     cancel: h('button', { class: 'button', type: 'button', onclick: () => cancel(order.order_id) }, t('buy.cancel')),
   };
+  parts.receipt = h('button', { class: 'button', type: 'button', onclick: async () => (await import('./receipt.js')).receipt(rows.get(order.order_id).order) }, t('receipt.show'));
   parts.left.append(parts.clock);
   const title = `o-${order.order_id}`;
   const element = h('li', { class: 'order', 'aria-labelledby': title },
@@ -31,7 +32,7 @@ function row(order) {
       h('p', { class: 'price' }, h('strong', {}, money(order.price_cents, order.currency))),
       parts.when,
       h('p', { class: 'muted small number' }, t('orders.number', { id: order.order_id }))),
-    h('div', { class: 'side' }, parts.status, parts.left, h('div', { class: 'actions' }, parts.pay, parts.cancel)));
+    h('div', { class: 'side' }, parts.status, parts.left, h('div', { class: 'actions' }, parts.pay, parts.cancel, parts.receipt)));
   return { element, parts, stop: () => {}, busy: false, order, feed: null };
 }
 
@@ -49,6 +50,7 @@ function update(entry) {
   ].filter(Boolean).join(', '));
   parts.left.hidden = !payable;
   parts.pay.hidden = parts.cancel.hidden = !payable;
+  parts.receipt.hidden = order.status !== 'paid';
   parts.pay.disabled = parts.cancel.disabled = busy || Boolean(over);
   entry.stop();
   entry.stop = payable && order.pay_by && !over
@@ -98,7 +100,8 @@ async function act(id, verb) {
   try {
     take(await shop('POST', `/api/v1/orders/${encodeURIComponent(id)}/${verb}`));
   } catch (problem) {
-    toast(t(`notice.${problem.status ? problem.code : 'network'}`, {}, 'notice.other'), 'bad');
+    const known = problem.status > 0 && problem.status < 500;
+    toast(t(`notice.${known ? problem.code : `${verb}_unknown`}`, {}, 'notice.other'), known ? 'bad' : '');
     shop('GET', `/api/v1/orders/${encodeURIComponent(id)}`).then((order) => { take(order); place(); }, () => {});
   }
   entry.busy = false;
@@ -141,4 +144,5 @@ async function more() {
 
 shell();
 $('#more').addEventListener('click', more);
+tabs.hear(() => polling.now());
 const polling = poll(refresh, () => ([...rows.values()].some((entry) => !TERMINAL.includes(entry.order.status)) ? 3000 : 12_000));

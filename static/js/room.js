@@ -6,6 +6,17 @@ import { backoff, poll } from './api.js';
 import { session, shop } from './session.js';
 import { follow } from './sse.js';
 
+const mark = (path) => `flash-sale.joined ${path}`;
+
+/** Whether somebody in this browser has joined: who has not need not ask, and hear 404. */
+function joined(path) {
+  try { return localStorage.getItem(mark(path)) !== null; } catch { return true; }
+}
+
+function remember(path, is) {
+  try { if (is) localStorage.setItem(mark(path), '1'); else localStorage.removeItem(mark(path)); } catch { /* private mode: ask each time */ }
+}
+
 /** `onPlace(PLACE or null)` on every change; `onProblem(problem)` when joining does not work. */
 export function room(sale, { onPlace, onProblem }) {
   const path = `${sale}/waiting-room`;
@@ -48,9 +59,12 @@ export function room(sale, { onPlace, onProblem }) {
       watch();
     } catch (problem) {
       if (problem.status !== 404) setTimeout(find, problem.retryAfterMs || backoff(2));
+      else remember(path, false);
     }
   }
-  session().then(find, () => setTimeout(find, backoff(2)));
+  const begin = () => { if (joined(path)) session().then(find, () => setTimeout(find, backoff(2))); };
+  addEventListener('storage', ({ key }) => { if (key === mark(path) && !stream) begin(); }); // joined in another tab
+  begin();
 
   return {
     /** `credentials` are headers that the sale asks for. */
@@ -58,6 +72,7 @@ export function room(sale, { onPlace, onProblem }) {
       try {
         rest();
         tell(await shop('POST', path, { credentials }));
+        remember(path, true);
         watch();
       } catch (problem) { onProblem(problem); }
     },

@@ -5,18 +5,20 @@ import { clock } from './clock.js';
 import { digits } from './countdown.js';
 import { initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
 import { view } from './buy-view.js';
-import { money, moment, number, percentOff } from './format.js';
+import { money, moment, number, percentOff, share } from './format.js';
 import { followOrder } from './order-feed.js';
-import { forPlace, forPurchase, prepare, spent } from './credentials.js';
+import { forPlace, forPurchase, prepare, progress, spent } from './credentials.js';
 import { room } from './room.js';
 import { roomView } from './room-view.js';
-import { session, shop } from './session.js';
+import { session, shop, tabs } from './session.js';
 import { follow } from './sse.js';
 import { t } from './strings.js';
 import { $, banner, confirm, shell, stateAt, stockBar, stockWords, text } from './ui.js';
 
 const SALE = `/api/v1/sales/${encodeURIComponent(decodeURIComponent(location.pathname.split('/')[2] ?? ''))}`;
 const REFRESH_MS = 30_000;
+const WORKING_MS = 200; // how often the progress of a puzzle is shown
+const SQUARES = 20; // on a bar, as in app.css
 const button = $('#buy');
 const second = $('#second');
 let sale, state, feed, ticking, waiting, place = null, joining = false, notice = null;
@@ -30,7 +32,7 @@ function dispatch(type, event = {}) {
   out.effects.forEach((effect) => EFFECTS[effect.type](effect));
   render(before !== state.name);
   clearTimeout(ticking);
-  ticking = setTimeout(() => dispatch('tick'), nextTick(state, clock.now()) + 1);
+  ticking = setTimeout(() => dispatch('tick'), (progress() === null ? nextTick(state, clock.now()) : WORKING_MS) + 1);
 }
 
 const EFFECTS = {
@@ -40,6 +42,7 @@ const EFFECTS = {
       const credentials = await forPurchase(SALE, sale, place);
       const answer = await shop('POST', `${SALE}/orders`, { key, credentials });
       spent();
+      tabs.tell(sale.id);
       dispatch('accepted', { order: { id: answer.order_id, status: answer.status, payBy: null } });
     } catch (problem) {
       if (!problem.status) return dispatch('failed');
@@ -104,8 +107,8 @@ async function act(id, verb) {
     } catch (problem) {
       // Both verbs may be repeated: a lost answer or an order not yet written down is simply asked
       // again.
-      const again = problem.code === 'still_queued' || !problem.status;
-      if (!again || attempt === 3) return dispatch('action_failed', { code: problem.status ? problem.code : 'network' });
+      const known = problem.status > 0 && problem.status < 500;
+      if ((known && problem.code !== 'still_queued') || attempt === 3) return dispatch('action_failed', { code: problem.code, known });
       await new Promise((resolve) => { setTimeout(resolve, problem.retryAfterMs || backoff(attempt)); });
     }
   }
@@ -137,6 +140,7 @@ function watch() {
       const link = $('#link');
       link.className = `link ${status}`;
       text(link, t(`link.${status}`));
+      if (status === 'live') dispatch('back');
     },
   });
   poll(refreshSale, () => REFRESH_MS);
@@ -179,6 +183,9 @@ function render(changed = true) {
   prepare(SALE, sale);
   let shown = view(state, now);
   if (sale.waiting_room) shown = roomView(shown, { state, sale, place, joining, notice, now });
+  const solving = (joining || state.name === 'buying') && progress();
+  if (solving || solving === 0) shown = { ...shown, button: { label: ['buy.puzzle', { n: share(solving) }], action: null, busy: true }, say: ['say.puzzle'] };
+  queue();
   const panel = $('#panel');
   panel.dataset.tone = shown.tone;
   panel.dataset.state = state.name;
@@ -205,8 +212,18 @@ function render(changed = true) {
   const { words, low } = stockWords(sale, saleState);
   text($('#stock'), words);
   $('#stock').classList.toggle('low', low);
-  stockBar($('#bar'), sale, low);
-  $('#units').textContent = t('sale.units', { n: number(sale.stock) });
+  stockBar($('#bar'), sale, ['pending_payment', 'paid', 'paying', 'queued'].includes(state.name));
+  $('#units').textContent = t('sale.units', { n: number(sale.stock) }) + (sale.stock > SQUARES ? ` · ${t('sale.square', { n: number(sale.stock / SQUARES, { maximumFractionDigits: 1 }) })}` : '');
+}
+
+/** Those who wait as squares, oneself as the last; one square is several people where there are many. */
+function queue() {
+  const bar = $('#queue'), waits = ['early', 'waiting'].includes(place?.state);
+  bar.hidden = !sale.waiting_room;
+  bar.classList.toggle('mine', waits);
+  const n = waits ? Math.max(1, Math.min(SQUARES, place.position ?? place.joined)) : SQUARES;
+  bar.style.setProperty('--n', n);
+  bar.style.setProperty('--at', n - 1);
 }
 
 /** One intent, one key. randomUUID would need https, and a demo is often shown over http on a local network. */
@@ -223,6 +240,7 @@ function press() {
 
 async function pressSecond() {
   if (second.dataset.action === 'orders') location.assign('/orders');
+  if (second.dataset.action === 'receipt') (await import('./receipt.js')).receipt(await shop('GET', `/api/v1/orders/${state.order.id}`));
   if (second.dataset.action !== 'cancel') return;
   const sure = await confirm(t('confirm.cancel'), t('confirm.cancel_more'), t('confirm.cancel_yes'), t('confirm.keep'));
   if (sure) dispatch('cancel');
@@ -254,6 +272,7 @@ async function start() {
     dispatch('tick');
     watch();
     attendRoom();
+    tabs.hear((id) => { if (id === sale.id) findOrders().catch(() => {}); });
     const finding = poll(async () => { await session(); await findOrders(); finding.stop(); }, () => 5000);
   }, () => 5000);
 }

@@ -16,6 +16,14 @@ function marked() {
   try { return localStorage.getItem(MARKER) !== null; } catch { return true; }
 }
 
+const channel = globalThis.BroadcastChannel && new BroadcastChannel('flash-sale.bought');
+
+/** Tells this visitor's other tabs that something of this sale was bought. */
+export const tabs = {
+  tell: (sale) => channel?.postMessage(sale),
+  hear: (then) => channel?.addEventListener('message', ({ data }) => then(data)),
+};
+
 const open = () => call('POST', '/api/v1/session', { body: {} }).then(remember);
 
 async function find() {

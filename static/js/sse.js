@@ -29,7 +29,7 @@ export function parser(emit) {
 }
 
 /**
- * Follows `url` until close(). `onEvent(name, value)` gets parsed JSON; `onStatus` gets `live` or `reconnecting`;
+ * Follows `url` until close(). `onEvent(name, value)` gets parsed JSON; `onStatus` gets `live`, `reconnecting` or `offline`;
  * `onRefused(problem)` gets a 4xx that no retry will change, and ends the stream.
  */
 export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {} }) {
@@ -66,7 +66,7 @@ export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {}
       if (abort === mine) abort = null;
     }
     if (closed || mine.signal.reason === 'hidden') return;
-    onStatus('reconnecting');
+    onStatus(navigator.onLine === false ? 'offline' : 'reconnecting');
     timer = setTimeout(connect, wait + backoff(attempt++, FIRST_MS));
   }
 
@@ -77,6 +77,9 @@ export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {}
   }
   const online = () => { clearTimeout(timer); timer = setTimeout(connect, Math.random() * 500); };
 
+  // The browser knows at once; a dead connection would be noticed by its silence only.
+  const offline = () => { if (abort) abort.abort('offline'); else if (!closed) onStatus('offline'); };
+
   function close() {
     closed = true;
     clearTimeout(timer);
@@ -84,6 +87,7 @@ export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {}
     abort?.abort('closed');
     document.removeEventListener('visibilitychange', visibility);
     removeEventListener('online', online);
+    removeEventListener('offline', offline);
     removeEventListener('pagehide', leave);
     removeEventListener('pageshow', connect);
   }
@@ -93,6 +97,7 @@ export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {}
 
   document.addEventListener('visibilitychange', visibility);
   addEventListener('online', online);
+  addEventListener('offline', offline);
   addEventListener('pagehide', leave);
   addEventListener('pageshow', connect);
   connect();

@@ -95,9 +95,15 @@ export function stockWords(sale, state) {
   return { words: t(low ? 'stock.last' : 'stock.of', params), low };
 }
 
-/** The bar is decoration: the words beside it say the same. */
-export function stockBar(bar, sale, low) {
-  const share = sale.stock > 0 ? Math.max(0, Math.min(1, sale.remaining / sale.stock)) : 0;
+/**
+ * A row of squares, one for a unit, or for as many as it takes where there are more than fit. The sold ones come first, and
+ * the last of them is one's `own`. It is decoration: the words beside it say the same.
+ */
+export function stockBar(bar, sale, own = false) {
+  const all = Math.max(1, sale.stock), share = Math.max(0, Math.min(1, sale.remaining / all));
+  const most = Number(getComputedStyle(bar).getPropertyValue('--cols')) || 20, n = Math.min(most, all);
+  bar.style.setProperty('--n', n);
+  bar.style.setProperty('--at', Math.max(0, Math.ceil((1 - share) * n) - 1));
   bar.firstElementChild.style.transform = `scaleX(${share})`;
-  bar.classList.toggle('low', low);
+  bar.classList.toggle('mine', own);
 }

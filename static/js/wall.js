@@ -17,7 +17,7 @@ const KEEP = 180; // seconds on the charts
 const OVER = 5; // looks that a latency is taken over: of one second's few purchases a percentile would only flicker
 const VERDICTS = ['accepted', 'sold_out', 'already_ordered', 'replayed', 'not_open', 'paused', 'ended', 'unavailable'];
 
-let sale, first = null, peak = 0;
+let sale, audit = null, first = null, peak = 0;
 const looks = [];
 const moments = []; // [{at, remaining, accepted, refused, p50, p95, p99, backlog}], oldest first; null is "not known"
 
@@ -34,7 +34,28 @@ function showSale() {
   text($('#of'), t('wall.of', { n: number(sale.stock) }));
   text($('#sold'), number(sold));
   text($('#sold-share'), t('wall.sold_share', { share: share(sale.stock ? sold / sale.stock : 0) }));
-  stockBar($('#bar'), sale, state === 'open' && sale.remaining <= sale.stock * 0.2);
+  stockBar($('#bar'), sale);
+  showVerdict();
+}
+
+/** What the rows say counts; without an operator's token there is only the counter of what was sold. */
+function showVerdict() {
+  const n = { sold: number(audit?.live ?? sale.stock - sale.remaining), all: number(sale.stock) };
+  text($('#verdict'), !audit ? t('wall.says.sold', n) : audit.oversold > 0 ? t('wall.says.oversold', { ...n, n: audit.oversold, over: number(audit.oversold) }) : t('wall.says.none', n));
+  $('#verdict').classList.toggle('bad', audit?.oversold > 0);
+}
+
+/** The audit of the sale, for an operator whose token is in this tab. */
+function followAudit() {
+  const bearer = sessionStorage.getItem('flash-sale.admin-token'); // as admin.js keeps it
+  if (!bearer) return;
+  const asking = poll(async () => {
+    try { audit = await call('GET', `/api/v1/admin${SALE.slice('/api/v1'.length)}/audit`, { bearer }); } catch (problem) {
+      if (problem.status === 401 || problem.status === 404) return asking.stop();
+      throw problem;
+    }
+    showVerdict();
+  }, () => 10_000);
 }
 
 const refreshSale = async () => { sale = await call('GET', SALE); showSale(); };
@@ -140,8 +161,8 @@ function start() {
   if (globalThis.uPlot) {
     charts.push(
       chart($('#chart-remaining'), [['remaining', '--good']]),
-      chart($('#chart-rate'), [['accepted', '--good'], ['refused', '--hot']]),
-      chart($('#chart-latency'), [['p50', '--good'], ['p95', '--gold'], ['p99', '--hot']]),
+      chart($('#chart-rate'), [['accepted', '--good'], ['refused', '--ink']]),
+      chart($('#chart-latency'), [['p50', '--good'], ['p95', '--gold'], ['p99', '--ink']]),
       chart($('#chart-backlog'), [['backlog', '--gold']]),
     );
   } else {
@@ -161,6 +182,7 @@ function start() {
     $('#page').removeAttribute('aria-busy');
     if (!sale) return;
     watch();
+    followAudit();
     poll(measure, () => 1000);
   }, () => 3000);
 }

@@ -2,4 +2,4 @@
 
 import { solve } from './work-hash.js';
 
-addEventListener('message', ({ data: { challenge, bits } }) => postMessage(solve(challenge, bits)));
+addEventListener('message', ({ data: { challenge, bits, from } }) => postMessage({ solution: solve(challenge, bits, from, (tried) => postMessage({ tried })) }));

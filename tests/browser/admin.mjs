@@ -37,12 +37,14 @@ export function admin(stage) {
       await page.fill('#original', '29');
       await page.fill('#stock', '7');
       await page.fill('#image_url', 'javascript:alert(1)');
-      await page.click('#create button');
-      await page.getByText(/The server does not accept this: .*image_url/).waitFor();
+      await page.click('#create button:not([type])');
+      await page.getByText('The server does not accept this: Picture must be a path').waitFor();
+      assert.equal(await page.evaluate(() => document.activeElement.id), 'image_url', 'and the field has the focus');
       await page.fill('#image_url', '/static/img/ticket.svg');
-      await page.click('#create button');
+      await page.click('#create button:not([type])');
       await row(page, 'Made by hand').getByText('7 / 7').waitFor();
 
+      await row(page, 'Made by hand').getByRole('button', { name: /^More/ }).click();
       await page.getByRole('button', { name: 'Edit Made by hand' }).click();
       await page.fill('#edit-title', 'Made by two hands');
       await page.fill('#edit-payment_timeout_secs', '90');
@@ -55,6 +57,8 @@ export function admin(stage) {
       await made.getByRole('button', { name: /^Resume/ }).click();
       await made.getByText('Open now').waitFor();
 
+      const more = made.getByRole('button', { name: /^More/ });
+      await more.click();
       const amount = made.getByRole('spinbutton');
       for (const [add, left] of [['5', '12 / 12'], ['-2', '10 / 10']]) {
         await amount.fill(add);
@@ -68,6 +72,7 @@ export function admin(stage) {
       await made.getByRole('button', { name: /^Close/ }).click();
       await page.getByRole('button', { name: 'No, go back' }).click();
       await made.getByText('Open now').waitFor();
+      await more.click();
       await made.getByRole('button', { name: /^Close/ }).click();
       await page.getByRole('button', { name: 'Close the sale' }).click();
       await made.getByText('Ended').waitFor();
@@ -75,6 +80,27 @@ export function admin(stage) {
       const { sales } = await stage.server.call('GET', '/api/v1/sales');
       const sale = sales.find(({ title }) => title === 'Made by two hands');
       assert.deepEqual([sale.price_cents, sale.original_price_cents, sale.stock, sale.payment_timeout_secs, sale.state], [1990, 2900, 10, 90, 'ended']);
+      await page.leave();
+    });
+
+    it('templates fill the form, and what few need is under Advanced', async () => {
+      const page = await enter();
+      const advanced = () => page.getAttribute('#advanced', 'open');
+      assert.equal(await advanced(), null);
+      await page.getByRole('button', { name: 'Ten phones', exact: true }).click();
+      assert.deepEqual(await page.$$eval('#create [name]', (all) => all.filter(({ value }) => value).map(({ name, value }) => [name, value])), [
+        ['title', 'Ten phones'], ['image_url', '/static/img/phone.svg'], ['price', '1'], ['original', '999'], ['stock', '10'], ['currency', 'USD'], ['per_user_limit', '1'],
+      ]);
+      assert.equal(await advanced(), null);
+      await page.getByRole('button', { name: 'Guarded against robots' }).click();
+      assert.equal(await page.inputValue('#original'), '', 'nothing of the one before is left');
+      assert.equal(await advanced(), '', 'what it sets can be seen');
+      await page.fill('#title', 'From a template');
+      await page.click('#create button:not([type])');
+      await row(page, 'From a template').getByText('500 / 500').waitFor();
+      const { sales } = await stage.server.call('GET', '/api/v1/sales');
+      const { purchase_pass, challenge_bits } = sales.find(({ title }) => title === 'From a template');
+      assert.deepEqual([purchase_pass, challenge_bits], [true, 16]);
       await page.leave();
     });
 

@@ -150,6 +150,7 @@ export function buying(stage) {
       const sale = await stage.server.sale();
       const page = await open(sale, { expected: REFUSED });
       await state(page, 'ready');
+      await page.context().addInitScript(() => { delete globalThis.BroadcastChannel; }); // as in another browser of the same person
       const other = await page.context().newPage();
       await other.goto(`/sales/${sale.id}`);
       await other.click('#buy[data-action="buy"]');

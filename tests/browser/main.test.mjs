@@ -14,6 +14,7 @@ import { orders } from './orders.mjs';
 import { outages } from './outages.mjs';
 import { pages } from './pages.mjs';
 import { room } from './room.mjs';
+import { shop } from './shop.mjs';
 import { launch, ROOT, Server, visitor } from './support.mjs';
 import { wall } from './wall.mjs';
 
@@ -36,6 +37,7 @@ after(async () => {
 pages(stage); // first, while the lists are short: axe looks at every row
 buying(stage);
 room(stage);
+shop(stage);
 orders(stage);
 admin(stage);
 wall(stage);

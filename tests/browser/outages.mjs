@@ -2,10 +2,13 @@
 
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
+import { buysInAnOutage } from './shop.mjs';
 
 const LOST = ['net::ERR_', 'status of 503'];
 
 export function outages(stage) {
+  it('a purchase in an outage goes through by itself when it is over, once', () => buysInAnOutage(stage));
+
   it('a restart: the sale page says it reconnects, then is live again and true', async () => {
     const sale = await stage.server.sale({ stock: 5 });
     const page = await stage.visit({ expected: LOST });

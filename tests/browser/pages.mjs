@@ -2,10 +2,10 @@
 // in the console.
 
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
-import { AXE, inMs } from './support.mjs';
+import { AXE, inMs, ROOT } from './support.mjs';
 
 const axe = readFileSync(AXE, 'utf8');
 const HEAVIEST = 60_000; // bytes over the wire on a first visit
@@ -40,6 +40,8 @@ export function pages(stage) {
         await page.waitForSelector('.invariants li');
         await page.waitForSelector('#orders tbody tr');
       }],
+      ['docs', '/docs/#purchase', (page) => page.waitForSelector('#purchase[open] pre')],
+      ['nowhere', '/nothing/here', (page) => page.waitForSelector('html:not(.wordless) .empty h1')],
       ['missing', '/sales/999999', (page) => page.waitForSelector('#missing:not([hidden])')],
     ];
   }
@@ -59,7 +61,7 @@ export function pages(stage) {
         await ready(page);
         assert.equal(await page.getAttribute('html', 'lang'), lang, name);
         assert.ok(await page.title(), name);
-        assert.doesNotMatch(await page.innerText('body'), /NaN|undefined|null|Invalid|\{\w+\}|\b[a-z]+\.[a-z]+_[a-z]+\b/, `${name}: a value or a key shows through`);
+        if (name !== 'docs') assert.doesNotMatch(await page.innerText('body'), /NaN|undefined|null|Invalid|\{\w+\}|\b[a-z]+\.[a-z]+_[a-z]+\b/, `${name}: a value or a key shows through`);
         await page.evaluate(axe); // as the debugger does it: the policy would forbid a script element
         for (const [theme, options] of [
           ['light', { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }],
@@ -74,6 +76,75 @@ export function pages(stage) {
       await page.leave();
     });
   }
+
+  for (const [width, height] of [[390, 780], [1280, 800], [1920, 1080]]) {
+    it(`every page is accessible and nothing on it moves by itself, ${width} pixels wide`, async () => {
+      const page = await stage.visit({ width, height, expected: ['status of 404'], reducedMotion: 'reduce' });
+      await page.addInitScript(() => {
+        globalThis.shifts = [];
+        const note = (entries) => entries.filter(({ hadRecentInput }) => !hadRecentInput).forEach(({ value, sources }) => globalThis.shifts.push(`${value} ${sources.map(({ node }) => node?.outerHTML?.slice(0, 80) ?? node?.nodeName).join(' | ')}`));
+        const observer = new PerformanceObserver((list) => note(list.getEntries()));
+        observer.observe({ type: 'layout-shift', buffered: true });
+        globalThis.allShifts = () => { note(observer.takeRecords()); return globalThis.shifts; };
+      });
+      const lab = (selector) => (one) => one.waitForSelector(selector);
+      const rooms = [['lab', '/lab', lab('.pick')], ['lesson', '/lab/lessons/b01', lab('main h1:visible')], ['locks', '/lab/locks', lab('table tbody tr')], ['why', '/lab/why', lab('#left .frame i')], ['ids', '/lab/ids', lab('main h1:visible')]];
+      for (const [name, path, ready] of [...await everyPage(), ...rooms]) {
+        await page.goto(path);
+        await ready(page);
+        await page.evaluate(async () => { for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame); });
+        if (name !== 'lesson') assert.deepEqual(await page.evaluate(() => globalThis.allShifts()), [], `${name}: layout shifts`); // a stage grows as its play arrives
+        await page.evaluate(axe);
+        await accessible(page, `${name} ${width}`, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'], resultTypes: ['violations'] });
+      }
+      await page.leave();
+    });
+  }
+
+  it('the API’s document weighs less than 600 KB with all it needs, and can be searched', async () => {
+    const page = await stage.visit({ width: 390 });
+    const wire = await page.context().newCDPSession(page);
+    let bytes = 0;
+    await wire.send('Network.enable');
+    wire.on('Network.loadingFinished', ({ encodedDataLength }) => { bytes += encodedDataLength; });
+    await page.goto('/docs');
+    await page.waitForSelector('.operation');
+    assert.equal(new URL(page.url()).pathname, '/docs/');
+    assert.ok(bytes > 5_000 && bytes < 100_000, `${bytes} bytes`);
+    const document = await (await fetch(`${stage.server.url}/openapi.json`)).json();
+    const operations = Object.values(document.paths).flatMap((item) => Object.values(item).filter(({ operationId }) => operationId));
+    assert.deepEqual((await page.$$eval('.operation', (all) => all.map(({ id }) => id))).sort(), operations.map(({ operationId }) => operationId).sort(), 'every operation stands there');
+    await page.fill('#find', '/waiting-room');
+    await page.waitForFunction(() => [...document.querySelectorAll('.operation')].filter((one) => one.checkVisibility()).every((one) => one.textContent.includes('/waiting-room')));
+    await page.fill('#find', 'no such thing');
+    await page.getByText('Nothing of that name.').waitFor();
+    await page.leave();
+  });
+
+  it('an unknown address has a page for people, and a problem for programs', async () => {
+    const page = await stage.visit({ expected: ['status of 404'] });
+    const response = await page.goto('/a/typo');
+    assert.equal(response.status(), 404);
+    await page.getByRole('heading', { name: 'There is nothing at this address' }).waitFor();
+    await page.getByRole('link', { name: 'See what is on sale' }).click();
+    await page.waitForSelector('.card h3');
+    for (const [path, accept] of [['/a/typo', '*/*'], ['/api/v1/typo', 'text/html']]) {
+      const answer = await fetch(stage.server.url + path, { headers: { accept } });
+      assert.deepEqual([answer.status, (await answer.json()).code], [404, 'not_found'], path);
+    }
+    await page.leave();
+  });
+
+  it('no page of the shop wants a font for its symbols, and the text figures travel compressed', async () => {
+    const ofTheLab = /(lab|lesson|locks|why|ids|compare|race|recording|theatre)[\w-]*\.(html|css)$/; // it has signs of its own
+    const files = ['static', 'static/css', 'static/js', 'static/js/strings'].flatMap((folder) => readdirSync(join(ROOT, folder)).map((name) => join(folder, name))).filter((name) => /\.(html|css|js)$/.test(name) && !ofTheLab.test(name));
+    assert.ok(files.length > 40);
+    const symbols = files.flatMap((name) => [...readFileSync(join(ROOT, name), 'utf8').replaceAll(/^\s*(\/\/|\/?\*).*$|\/\/ .*$|\/\*.*?\*\//gm, '').matchAll(/[\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2b00-\u2bff]|\p{Extended_Pictographic}/gu)].map(([symbol]) => `${name}: ${symbol}`));
+    assert.deepEqual(symbols, []);
+    const metrics = await fetch(`${stage.server.url}/metrics`);
+    assert.equal(metrics.headers.get('content-encoding'), 'gzip');
+    assert.match(await metrics.text(), /flash_sale_/);
+  });
 
   it('no page is wider than the screen, from 360 to 2560 pixels', async () => {
     const page = await stage.visit({ expected: ['status of 404'] });
@@ -197,7 +268,7 @@ export function pages(stage) {
       assert.equal(headers['cross-origin-opener-policy'], 'same-origin', path);
       assert.match(headers['permissions-policy'], /camera=\(\).*payment=\(\)/, path);
       // Assets are asked for again and found unchanged, and travel compressed.
-      if (path !== '/docs/') assert.deepEqual([headers['cache-control'], headers['content-encoding'], /^W\/"[0-9a-f]{32}"$/.test(headers.etag)], ['no-cache', 'gzip', true], path);
+      assert.deepEqual([headers['cache-control'], headers['content-encoding'], /^W\/"[0-9a-f]{32}"$/.test(headers.etag)], ['no-cache', 'gzip', true], path);
       await page.waitForLoadState('load');
     }
     // The policy is at work: what it forbids does not run.

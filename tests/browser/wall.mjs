@@ -29,7 +29,32 @@ export function wall(stage) {
         assert.equal(await page.locator('.plot canvas').count(), 4);
         await page.emulateMedia({ colorScheme: 'light' });
       }
+      assert.equal(await page.textContent('#verdict'), '40 of 40 sold');
+      const low = await page.evaluate(() => Math.max(...[...document.querySelectorAll('#verdict, #verdicts tr')].map((one) => one.getBoundingClientRect().bottom)));
+      assert.ok(low <= 1080, `the verdicts end at ${low}, above the fold`);
       await page.screenshot({ path: join(stage.shots, 'wall.png') });
+      await page.leave();
+    });
+
+    it('tells an operator what the rows say, and is nothing but figures when it fills the screen', async () => {
+      const sale = await stage.server.sale({ stock: 3 });
+      for (let n = 0; n < 3; n++) await stage.server.buy(sale);
+      const page = await stage.visit({ width: 1920, height: 1080 });
+      await page.goto('/admin');
+      await page.fill('#token', stage.server.adminToken);
+      await page.keyboard.press('Enter');
+      await page.waitForSelector('#desk:not([hidden])');
+      await page.goto(`/sales/${sale.id}/live`);
+      await page.getByText('3 of 3 sold, none oversold').waitFor();
+      await page.route('**/audit', async (route) => {
+        const response = await route.fetch();
+        await route.fulfill({ response, json: { ...await response.json(), live: 5, oversold: 2 } });
+      });
+      await page.reload();
+      await page.getByText('5 sold of 3: 2 oversold').waitFor();
+      await page.click('#full');
+      await page.waitForFunction(() => document.fullscreenElement);
+      assert.deepEqual(await page.evaluate(() => ['.top', 'footer', '#table', '#title', '#verdict', '#charts'].map((one) => document.querySelector(one).checkVisibility())), [false, false, false, true, true, true]);
       await page.leave();
     });
 

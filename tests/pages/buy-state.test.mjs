@@ -118,6 +118,37 @@ describe('one intent', () => {
     assert.equal(page.name, 'queued');
   });
 
+  it('asks again by itself with the same key, ever more seldom, and at once when the server is back', () => {
+    const page = buying().on('failed').on('failed').on('failed');
+    const pauses = [];
+    for (let round = 0; round < 6; round++) {
+      const { again } = page.state.hold;
+      pauses.push(again - page.now);
+      assert.equal(page.on('tick', {}, again - page.now - 1).name, 'unavailable', 'not before');
+      assert.equal(page.on('tick', {}, 1).name, 'buying');
+      assert.ok(nextTick(page.state, page.now) > 0);
+      page.on('failed');
+    }
+    assert.deepEqual(pauses.map((pause) => pause - 1000), [7500, 15_000, 30_000, 60_000, 90_000, 90_000]);
+    page.on('back', {}, 1000);
+    assert.equal(page.name, 'buying');
+    assert.deepEqual(new Set(page.sent().map(({ key }) => key)), new Set(['k1']));
+    assert.equal(page.on('accepted', order('queued')).name, 'queued');
+  });
+
+  it('waits for Retry-After although the server is back', () => {
+    const page = buying().on('refused', { code: 'unavailable', retryAfterMs: 3000 }).on('back', {}, 100);
+    assert.equal(page.name, 'unavailable');
+    assert.equal(page.on('tick', {}, 3150).name, 'buying');
+  });
+
+  it('asks nothing by itself where nothing is open', () => {
+    const page = new Page().on('back').on('tick', {}, 100_000);
+    assert.equal(page.sent().length, 0);
+    const refused = buying().on('refused', { code: 'sold_out' }).on('back').on('tick', {}, 100_000);
+    assert.equal(refused.sent().length, 1);
+  });
+
   it('an order found elsewhere settles an intent whose outcome was unknown', () => {
     const page = buying().on('refused', { code: 'unavailable' }).on('found', { orders: [order('pending_payment').order] });
     assert.equal(page.name, 'pending_payment');
@@ -247,6 +278,14 @@ describe('an order', () => {
     assert.deepEqual([page.name, page.last()], ['pending_payment', { type: 'refresh_order', id: '7' }]);
     assert.equal(view(page.state, page.now).say[0], 'notice.not_payable');
     assert.equal(page.on('order', order('expired')).name, 'expired');
+  });
+
+  it('a payment of which nobody knows says that nobody pays twice, and then what came of it', () => {
+    const page = pending().on('pay', {}, ARMING_MS).on('action_failed', { code: 'network', known: false });
+    assert.deepEqual([view(page.state, page.now).say[0], page.last()], ['notice.pay_unknown', { type: 'refresh_order', id: '7' }]);
+    page.on('order', order('pending_payment', { payBy: OPENS + 60_000 }));
+    assert.equal(view(page.state, page.now).say[0], 'notice.pay_open');
+    assert.equal(page.on('order', order('paid')).state.notice, null);
   });
 
   it('expiry that is learnt while paying wins', () => {

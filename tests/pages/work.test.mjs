@@ -21,3 +21,11 @@ it('finds a number with as many zero bits as asked for', () => {
     assert.equal(sha256(solution).readUInt32BE(0) >>> (32 - bits), 0, solution);
   }
 });
+
+it('begins where it is told to, and tells how many it has tried', () => {
+  let tried = 0;
+  const solution = solve('a-challenge', 15, 1e9, (more) => { tried += more; });
+  const last = Number(solution.split(':')[1]) - 1e9;
+  assert.ok(last >= 0);
+  assert.equal(tried, last - (last % 4096));
+});
