@@ -6,7 +6,7 @@ use super::state::LabState;
 use crate::loopback;
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::{Version, request::Parts};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use web::extract::host;
 
 /// Headers that proxies add.
@@ -34,9 +34,12 @@ impl FromRequestParts<LabState> for NotRebound {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &LabState) -> Result<Self, Problem> {
-        match sits_here(parts, state) && !is_asked_by_name(parts) {
-            true => Err(Problem::new(&CROSS_ORIGIN)),
-            false => Ok(Self),
+        let is_address =
+            |text: &str| text.parse::<SocketAddr>().is_ok() || text.parse::<IpAddr>().is_ok();
+        let is_numeric = host(&parts.headers, &parts.uri).is_some_and(is_address);
+        match state.lab.is_some() && sits_here(parts, state) {
+            true if !is_numeric && !is_asked_by_name(parts) => Err(Problem::new(&CROSS_ORIGIN)),
+            _ => Ok(Self),
         }
     }
 }
