@@ -43,7 +43,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
         false => audit_all(services, args.sale, wait).await,
     };
     let books = match args.sale {
-        None => Some(services.payments.books().await),
+        None => Some(books_until(services, Instant::now() + wait).await),
         Some(_) => None,
     };
     opened.close().await;
@@ -54,12 +54,16 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
         (false, false, _) => print(&audits),
         _ => {}
     }
-    let books = books.transpose()?;
+    let broken = audits.iter().any(|audit| !audit.ok);
+    let books = match books.transpose() {
+        Err(_) if broken => return Ok(ExitCode::from(1)),
+        books => books?,
+    };
     if let (false, Some(books)) = (args.json, &books) {
         say!("{books}");
     }
     let books_are = |right: fn(&Books) -> bool| books.as_ref().is_none_or(right);
-    let ok = audits.iter().all(|audit| audit.ok) && books_are(|books| books.ok);
+    let ok = !broken && books_are(|books| books.ok);
     let compared = audits.iter().all(|audit| audit.quiescent) && books_are(|books| books.quiescent);
     Ok(match (ok, compared) {
         (true, true) => ExitCode::SUCCESS,
@@ -72,6 +76,17 @@ fn print_json(value: &impl Serialize) -> Result<(), AppError> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other);
     say!("{}", text.map_err(AppError::io("print the audit"))?);
     Ok(())
+}
+
+/// Compares the books again until no payment is under way. The provider may be away meanwhile.
+async fn books_until(services: &Services, deadline: Instant) -> Result<Books, ServiceError> {
+    loop {
+        match services.payments.books().await {
+            Ok(books) if books.quiescent || Instant::now() >= deadline => return Ok(books),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            _ => sleep(Duration::from_millis(100)).await,
+        }
+    }
 }
 
 async fn audit_all(

@@ -39,10 +39,13 @@ pub fn mint(args: &Tokens) -> Result<(), AppError> {
     let expires_at = OffsetDateTime::now_utc() + time::Duration::hours(args.hours.into());
     let sink: Box<dyn Write> = match &args.out {
         Some(file) => {
-            // For this user only. A link may lead to a file of somebody else's choice.
+            // A new file is for this user only. A link may lead to a file of somebody else's choice;
+            // those in /dev lead to open files and pipes.
             let mut options = std::fs::OpenOptions::new();
-            options.write(true).create(true).truncate(true);
-            options.mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+            options.write(true).create(true).truncate(true).mode(0o600);
+            if !file.starts_with("/dev") {
+                options.custom_flags(OFlag::O_NOFOLLOW.bits());
+            }
             Box::new(options.open(file).map_err(AppError::io(format!("write {}", file.display())))?)
         }
         None => Box::new(io::stdout().lock()),

@@ -89,13 +89,6 @@ pub struct Order {
     pub payment: Option<PaymentState>,
 }
 
-impl Order {
-    /// Neither it nor its payment changes by itself any more.
-    pub fn is_settled(&self) -> bool {
-        self.status.is_terminal() && !self.payment.is_some_and(PaymentState::is_under_way)
-    }
-}
-
 /// The answer to one purchase. Every variant is an ordinary outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PurchaseResult {

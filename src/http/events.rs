@@ -85,7 +85,7 @@ pub async fn order(
     let gauge = metrics::gauge!("flash_sale_sse_subscribers", "stream" => "order");
     let place = streams.take_place(address, gauge)?;
     let states = orders.watch_order(shopper.user_id, order).await?;
-    let ends = Order::is_settled;
+    let ends = |order: &Order| order.status.is_terminal();
     let events = follow(states, Duration::ZERO, ends, |order| event("order", order));
     let valid_for = Duration::try_from(shopper.expires_at - catalog.now()).unwrap_or_default();
     Ok(place.respond(events.take_until(tokio::time::sleep(valid_for))))

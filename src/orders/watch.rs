@@ -54,10 +54,9 @@ impl OrderWatch {
     pub fn tell(&self, order: &Order) {
         if let Some(sender) = self.orders.get(&order.id) {
             sender.send_if_modified(|known| {
-                // No state follows a terminal one, and a row is never queued again: a late value is
-                // old.
-                let stale = known.is_settled()
-                    || known.status.is_terminal() && !order.status.is_terminal()
+                // Nothing follows a terminal state, and a row is never queued again: a late value
+                // is old.
+                let stale = known.status.is_terminal()
                     || order.status == crate::domain::OrderStatus::Queued
                     || known == order;
                 if !stale {
@@ -74,7 +73,7 @@ impl OrderWatch {
         let ids: Vec<i64> = self
             .orders
             .iter()
-            .filter(|entry| !entry.value().borrow().is_settled())
+            .filter(|entry| !entry.value().borrow().status.is_terminal())
             .map(|entry| entry.key().get())
             .collect();
         if ids.is_empty() {

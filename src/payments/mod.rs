@@ -56,7 +56,7 @@ impl ledger::Orders for LedgersOrders {
 
     async fn is_long_closed(&self, on: &mut PgConnection, order: i64) -> sqlx::Result<bool> {
         let closed = sqlx::query_scalar(
-            "SELECT coalesce(closed_at, paid_at, pay_by) < now() - interval '10 minutes'
+            "SELECT greatest(closed_at, paid_at, pay_by) < now() - interval '10 minutes'
              FROM orders WHERE id = $1",
         );
         closed.bind(order).fetch_one(on).await

@@ -38,6 +38,10 @@ impl PaymentSettings {
         let Some(url) = &self.payment_url else {
             return Ok(Arc::new(SimulatedPayments).into());
         };
+        let is_empty = |secret: &Option<String>| secret.as_deref().is_none_or(str::is_empty);
+        if is_empty(&self.payment_key) || is_empty(&self.payment_webhook_secret) {
+            return Err("PAYMENT_KEY and PAYMENT_WEBHOOK_SECRET must not be empty".to_owned());
+        }
         let provider = HttpProvider::new(url, self.payment_key.as_deref().unwrap_or_default())?;
         let webhooks = self.payment_webhook_secret.as_deref().map(WebhookSecret::new);
         Ok(PaymentLink { provider: Arc::new(provider), webhooks })

@@ -9,6 +9,9 @@ use std::future::ready;
 /// Accepts everything at once. It remembers nothing: what has a reference was charged.
 pub struct SimulatedPayments;
 
+/// The head of its charges' ids.
+pub const SIMULATED: &str = "simulated-";
+
 fn refused(message: &str) -> ProviderError {
     ProviderError::Refused { code: "simulated".to_owned(), message: message.to_owned() }
 }
@@ -16,7 +19,7 @@ fn refused(message: &str) -> ProviderError {
 impl PaymentProvider for SimulatedPayments {
     fn charge<'a>(&'a self, request: &'a ChargeRequest) -> Pending<'a, Charge> {
         Box::pin(ready(Ok(Charge {
-            id: format!("simulated-{}", request.reference),
+            id: format!("{SIMULATED}{}", request.reference),
             reference: request.reference.clone(),
             status: ChargeStatus::Succeeded,
             amount_cents: request.amount_cents,
@@ -36,7 +39,11 @@ impl PaymentProvider for SimulatedPayments {
         charge: &'a str,
         amount_cents: i64,
     ) -> Pending<'a, Refund> {
-        let (id, charge) = (format!("simulated-{key}"), charge.to_owned());
+        if !charge.starts_with(SIMULATED) {
+            let why = "a provider made this charge, and this process knows none".to_owned();
+            return Box::pin(ready(Err(ProviderError::Unknown(why))));
+        }
+        let (id, charge) = (format!("{SIMULATED}{key}"), charge.to_owned());
         Box::pin(ready(Ok(Refund { id, charge, amount_cents })))
     }
 

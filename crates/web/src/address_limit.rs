@@ -1,7 +1,7 @@
 //! Limits what is held at a time, by all and by one address: connections, event streams, storms.
 //!
 //! A rate limit does not bound what is held open. Only addresses that hold something are in the
-//! table, so it is never larger than what it counts.
+//! table, so it is never larger than three times what it counts.
 
 use super::address::Address;
 use std::{
@@ -16,7 +16,10 @@ type Network = (Address, u8);
 /// Permits of each network; never zero.
 type Taken = Arc<Mutex<HashMap<Network, usize>>>;
 
-/// A customer gets an IPv6 /56 or /48 as easily as a /64.
+/// How many times the limit of an address an IPv6 /56 or /48 has: one customer gets it as easily as
+/// a /64, and a carrier serves thousands from it.
+const WIDE: usize = 4;
+
 fn networks_of(address: Address) -> Vec<Network> {
     let Address::V6Net([a, b, c, d, e, f, g, _]) = address else {
         return vec![(address, 32)];
@@ -51,9 +54,12 @@ impl AddressLimit {
         };
         let networks = networks_of(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = networks.iter().filter_map(|network| taken.get(network)).max();
-        let held = held.copied().unwrap_or(0);
-        if held >= most || held > 0 && held.saturating_mul(3) >= left {
+        let is_full = |network: &Network| {
+            let held = taken.get(network).copied().unwrap_or(0);
+            let most = if network.1 < 64 && network.1 > 32 { most * WIDE } else { most };
+            held >= most || held > 0 && held.saturating_mul(3) >= left
+        };
+        if networks.iter().any(is_full) {
             return None;
         }
         for network in &networks {
@@ -160,7 +166,7 @@ mod tests {
         let limit = AddressLimit::new(Some(2));
         let net =
             |fourth: [u8; 2]| Address::V6Net([0x20, 1, 0xd, 0xb8, 0, 1, fourth[0], fourth[1]]);
-        let held = [limit.take(net([0, 0])), limit.take(net([7, 7]))];
+        let held: Vec<_> = (0..8).map(|part| limit.take(net([part, part]))).collect();
         assert!(held.iter().all(Option::is_some));
         assert!(limit.take(net([9, 9])).is_none(), "a /48");
         assert!(limit.take(Address::V6Net([0x20, 1, 0xd, 0xb8, 0, 2, 0, 0])).is_some());

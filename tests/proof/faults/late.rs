@@ -114,3 +114,32 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
     let audit = first.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.rejected, audit.oversold), (10, 10, 0));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() {
+    let (_servers, [first, second]) = own_pair().await;
+    let sale = first.sale(10, json!({})).await;
+    crowd(&second, &sale, 4).await;
+    first.assert_sound(&sale).await;
+    // These have their ids, and the epoch that they believe in, and have not asked yet.
+    arm(&second, "admission.asking=pause:600000");
+    let people = second.shoppers(10);
+    let paused = TestApp::all_buy(people.clone(), &sale);
+    let rebuilt = async {
+        wait_for!(fired(&second, "admission.asking") > 0);
+        rebuilt_by(&first, &sale, flush(&first)).await;
+        let others = crowd(&first, &sale, 3).await;
+        second.services.fail_points.resume();
+        others
+    };
+    let (told, others) = tokio::join!(paused, rebuilt);
+    assert_eq!(others.len(), 3);
+    let order = |(person, reply): (Shopper, Reply)| Some((person, reply.order()?));
+    let mut winners: Vec<Winner> = people.into_iter().zip(told).filter_map(order).collect();
+    winners.extend(others);
+    first.assert_kept(&sale, &winners).await;
+    let live = first.assert_sound(&sale).await.live;
+    assert!((4 + winners.len() as i64..=10).contains(&live), "{live}");
+    crowd(&second, &sale, 20).await;
+    assert_eq!(first.assert_sound(&sale).await.live, 10);
+}

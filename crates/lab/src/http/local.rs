@@ -34,13 +34,18 @@ impl FromRequestParts<LabState> for NotRebound {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &LabState) -> Result<Self, Problem> {
-        let is_address =
-            |text: &str| text.parse::<SocketAddr>().is_ok() || text.parse::<IpAddr>().is_ok();
-        let is_numeric = host(&parts.headers, &parts.uri).is_some_and(is_address);
+        let is_fixed = |text: &str| {
+            let name = text.rsplit_once(':').map_or(text, |(name, _)| name);
+            // Browsers take *.localhost for this machine without asking a name server.
+            name.ends_with(".localhost")
+                || text.parse::<SocketAddr>().is_ok()
+                || text.parse::<IpAddr>().is_ok()
+        };
+        let is_fixed = host(&parts.headers, &parts.uri).is_some_and(is_fixed);
         // Of a judgement `OnThisMachine` says more.
         let is_judgement = parts.uri.path().contains("/judgements");
         match state.lab.is_some() && sits_here(parts, state) && !is_judgement {
-            true if !is_numeric && !is_asked_by_name(parts) => Err(Problem::new(&CROSS_ORIGIN)),
+            true if !is_fixed && !is_asked_by_name(parts) => Err(Problem::new(&CROSS_ORIGIN)),
             _ => Ok(Self),
         }
     }

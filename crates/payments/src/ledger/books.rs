@@ -113,7 +113,7 @@ impl<O: Orders> Ledger<O> {
         let provider = loop {
             let page = match self.provider.transactions(after).await {
                 // It keeps no list.
-                Err(ProviderError::Refused { .. }) => break None,
+                Err(ProviderError::Refused { code, .. }) if code == "simulated" => break None,
                 page => page?,
             };
             let Some(last) = page.last() else { break Some(charges) };

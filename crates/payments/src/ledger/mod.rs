@@ -96,11 +96,6 @@ impl PaymentState {
             Self::Refunded => "refunded",
         }
     }
-
-    /// It changes by itself.
-    pub const fn is_under_way(self) -> bool {
-        matches!(self, Self::Pending | Self::Refunding)
-    }
 }
 
 /// Read as text: `state::text`.

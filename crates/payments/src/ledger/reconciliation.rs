@@ -2,7 +2,7 @@
 
 use super::{Ledger, LedgerError, Orders};
 use crate::provider::ProviderError;
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use std::sync::atomic::Ordering::Relaxed;
 use stores::sql::rows;
 
@@ -34,11 +34,12 @@ impl<O: Orders> Ledger<O> {
             // So that the task goes on failing until the provider is back.
             self.ask("none").await?;
         }
+        let mut outcome = Ok(());
         for some in due.chunks(AT_ONCE) {
             let asked = some.iter().map(|(reference, order)| self.reconcile(reference, *order));
-            try_join_all(asked).await?;
+            outcome = join_all(asked).await.into_iter().fold(outcome, Result::and);
         }
-        Ok(due.len())
+        outcome.map(|()| due.len())
     }
 
     /// Asks for one attempt; gives it up if there is no charge and the order is long closed.
