@@ -68,7 +68,7 @@ export function shop(stage) {
         dispatchEvent(new PageTransitionEvent('pagehide'));
         dispatchEvent(new PageTransitionEvent('pageshow'));
       });
-      await page.waitForFunction(() => /nothing was charged/.test(document.querySelector('#say').textContent), null, { timeout: 60_000 });
+      await page.waitForFunction(() => /not been paid so far/.test(document.querySelector('#say').textContent), null, { timeout: 60_000 });
       await page.unroute('**/api/v1/orders/*/pay');
       await page.click('#buy[data-action="pay"]');
       await state(page, 'paid');

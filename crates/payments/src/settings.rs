@@ -53,3 +53,22 @@ impl<P: PaymentProvider> From<Arc<P>> for PaymentLink {
         Self { provider, webhooks: None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_without_secrets_is_refused() {
+        let with = |key: Option<&str>, secret: Option<&str>| {
+            let payment_url = Some("http://127.0.0.1:9090".to_owned());
+            let (payment_key, payment_webhook_secret) =
+                (key.map(str::to_owned), secret.map(str::to_owned));
+            PaymentSettings { payment_url, payment_key, payment_webhook_secret }.link()
+        };
+        assert!(with(Some("key"), Some("secret")).is_ok());
+        for (key, secret) in [(Some(""), Some("secret")), (Some("key"), Some("")), (None, None)] {
+            assert!(with(key, secret).is_err(), "{key:?} {secret:?}");
+        }
+    }
+}

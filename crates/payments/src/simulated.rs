@@ -56,3 +56,18 @@ impl PaymentProvider for SimulatedPayments {
         Box::pin(ready(Err(refused("payment is simulated: there are no transactions"))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_returns_only_what_it_has_charged() {
+        let (reference, currency) = ("shop-1-1".to_owned(), "USD".to_owned());
+        let request = ChargeRequest { reference, amount_cents: 5, currency };
+        let charge = SimulatedPayments.charge(&request).await.expect("accepted");
+        assert!(SimulatedPayments.refund("key", &charge.id, 5).await.is_ok());
+        let real = SimulatedPayments.refund("key", "ch_1", 5).await;
+        assert!(matches!(real, Err(ProviderError::Unknown(_))), "{real:?}");
+    }
+}

@@ -132,7 +132,7 @@ export default {
   'notice.network': 'Connection lost, and we do not know yet whether it worked. This page asks again by itself: never twice.',
   'notice.unavailable': 'The shop is very busy. This page asks again by itself: you will never get it twice.',
   'notice.pay_unknown': 'We do not know yet whether that worked. The answer will stand here. You will not be charged twice.',
-  'notice.pay_open': 'It has not been paid: nothing was charged. Pay again while the time runs.',
+  'notice.pay_open': 'It has not been paid so far. Pay again while the time runs: you will not be charged twice.',
   'notice.cancel_unknown': 'We do not know yet whether that worked. The answer will stand here.',
   'notice.rate_limited': 'That was a little too fast. Wait a moment, then try again.',
   'notice.still_queued': 'Your order is still being written down. Try again in a moment.',

@@ -147,7 +147,7 @@ export default {
   'notice.network': '连接断开，还不知道是否成功。本页会自动再试：绝不会重复下单。',
   'notice.unavailable': '商店非常繁忙。本页会自动再试：绝不会重复下单。',
   'notice.pay_unknown': '还不知道是否付款成功，结果会显示在这里。绝不会重复扣款。',
-  'notice.pay_open': '付款没有成功，没有扣款。请在付款时间内再付一次。',
+  'notice.pay_open': '还没有付款成功。请在付款时间内再付一次，不会重复扣款。',
   'notice.cancel_unknown': '还不知道是否成功，结果会显示在这里。',
   'notice.rate_limited': '点得有点快，请稍等再试。',
   'notice.still_queued': '订单还在写入，请稍后再试。',
