@@ -39,7 +39,7 @@ pub fn mint(args: &Tokens) -> Result<(), AppError> {
     let expires_at = OffsetDateTime::now_utc() + time::Duration::hours(args.hours.into());
     let sink: Box<dyn Write> = match &args.out {
         Some(file) => {
-            // A new file is for this user only. A link may lead to a file of somebody else's choice;
+            // A new file is for this user only. A link may lead to a file that somebody else chose;
             // those in /dev lead to open files and pipes.
             let mut options = std::fs::OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600);

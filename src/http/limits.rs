@@ -66,7 +66,7 @@ impl Limits {
         }
     }
 
-    /// After an admin token turned out to be wrong. The right one always passes: whoever shares the
+    /// After an admin token turned out to be wrong. The right one always passes: others at the
     /// operator's address must not lock them out.
     pub fn admin_failed(&self, address: Address) -> Result<(), Problem> {
         check(&self.admin, &address, &ADMIN)

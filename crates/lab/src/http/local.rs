@@ -26,8 +26,8 @@ impl FromRequestParts<LabState> for OnThisMachine {
     }
 }
 
-/// Whoever sits here asks by a name of this machine. Another one may be a name that somebody has
-/// pointed at it, to reach the lab from a page of theirs (DNS rebinding).
+/// A visitor on this machine asks by one of its names. Another name may have been pointed at it, so
+/// that a foreign page reaches the lab (DNS rebinding).
 pub struct NotRebound;
 
 impl FromRequestParts<LabState> for NotRebound {
