@@ -228,7 +228,8 @@ def check_kubernetes(program):
 
 
 def check_dashboards():
-    source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.rs"))
+    files = [*(ROOT / "src").rglob("*.rs"), *(ROOT / "crates").rglob("*.rs")]
+    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     for file in sorted((ROOT / "deploy").rglob("*.json")):
         for panel in json.loads(file.read_text(encoding="utf-8"))["panels"]:
             for target in panel["targets"]:

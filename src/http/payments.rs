@@ -1,6 +1,6 @@
 //! Payment: at once or on the provider's page, its webhooks, refunds, the books.
 
-use super::error::{HttpResult, NOT_FOUND, Problem};
+use super::error::{HttpResult, NOT_FOUND, Problem, WEBHOOK_SIGNATURE_INVALID};
 use super::extract::{Admin, Id, PacedShopper};
 use super::link_preview::origin;
 use super::openapi::refusals;
@@ -104,8 +104,9 @@ pub async fn webhook(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> HttpResult {
+    let signature = headers.get(HEADER).ok_or(Problem::new(&WEBHOOK_SIGNATURE_INVALID))?;
+    let signature = signature.to_str().unwrap_or_default();
     let secret = payments.link.webhooks.as_ref().ok_or(Problem::new(&NOT_FOUND))?;
-    let signature = headers.get(HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
     payments.ledger.receive(secret, signature, &body, catalog.now()).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
