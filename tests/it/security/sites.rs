@@ -48,8 +48,8 @@ async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
         if method == Method::GET {
             continue;
         }
-        // A cookie is nothing to the admin routes, nor to webhooks, which are signed; all others, the
-        // lab's too, look at the origin.
+        // A cookie is nothing to the admin routes and to webhooks, which are signed; all others,
+        // the lab's too, look at the origin.
         let (status, code) = match () {
             () if path.contains("/admin/") => (401, "unauthenticated"),
             () if path.contains("/webhooks/") => (401, "webhook_signature_invalid"),
