@@ -47,7 +47,8 @@ def problems(alerts, runbook, exported, shown):
 
 
 def exported_metrics():
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.rs")))
+    paths = [*(ROOT / "src").rglob("*.rs"), *(ROOT / "crates").rglob("*.rs")]
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in sorted(paths))
     return set(re.findall(r'(?:counter|gauge|histogram)!\(\s*"(flash_sale_[a-z_]+)"', sources))
 
 
