@@ -190,6 +190,8 @@ const HANDLERS = {
       case 'challenge_required': case 'challenge_failed': case 'challenge_expired': return [over, { type: 'refresh_sale' }];
       case 'rate_limited':
         return [{ ...s, sending: false, notice: null, hold: { why: 'too_fast', until: now + Math.max(1000, retryAfterMs) } }];
+      case 'unauthenticated': case 'cross_origin': case 'invalid': case 'too_large': // the same again and again: for a click to repeat
+        return [{ ...s, sending: false, notice: code, hold: { why: 'unavailable', until: now + 1000 } }];
       default: // 503 and whatever else went wrong: the intent stands, and a retry with its key tells what became of it
         return unknown(s, code, Math.max(1000, retryAfterMs) + 500 * random, random, now);
     }

@@ -149,6 +149,14 @@ describe('one intent', () => {
     assert.equal(refused.sent().length, 1);
   });
 
+  it('does not repeat by itself what will be refused again', () => {
+    for (const code of ['unauthenticated', 'cross_origin', 'invalid', 'too_large']) {
+      const page = buying().on('refused', { code }).on('tick', {}, 600_000);
+      assert.equal(page.sent().length, 1, code);
+      assert.equal(page.on('buy', { key: 'k2' }).sent().length, 2, code);
+    }
+  });
+
   it('an order found elsewhere settles an intent whose outcome was unknown', () => {
     const page = buying().on('refused', { code: 'unavailable' }).on('found', { orders: [order('pending_payment').order] });
     assert.equal(page.name, 'pending_payment');
