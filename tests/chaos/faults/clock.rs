@@ -4,6 +4,7 @@ use super::*;
 use crate::support::clock::{LIBRARY_MISSING, libfaketime, settings};
 
 const OFFSETS: [&str; 4] = ["+1d", "-1d", "+0", "+90s"];
+const SERVES_WITHIN: Duration = Duration::from_secs(15);
 
 fn offset_file(stage: &Stage<'_>, number: usize) -> PathBuf {
     stage.cluster.folder.0.join(format!("clock-{number}"))
@@ -28,13 +29,18 @@ fn start(stage: &mut Stage<'_>, number: usize) -> Result {
     stage.cluster.instances[number].start(&settings)
 }
 
+/// Each offset once by a process that was born with it, then any.
 pub async fn strike(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..900).await;
     let number = stage.any_instance();
-    fs::write(offset_file(stage, number), OFFSETS[stage.random.index(OFFSETS.len())])?;
+    let turn = OFFSETS.get(stage.strikes.count as usize);
+    let offset = turn.unwrap_or(&OFFSETS[stage.random.index(OFFSETS.len())]);
+    fs::write(offset_file(stage, number), offset)?;
     // The header `Date` stands still after a step back; a process born then shows its day again.
-    if stage.random.chance(0.25) && libfaketime().is_some() {
+    if (turn.is_some() || stage.random.chance(0.25)) && libfaketime().is_some() {
         start(stage, number)?;
+        let address = stage.cluster.instances[number].address;
+        poll(SERVES_WITHIN, 20, async || Ok::<_, Error>(day_at(address).await)).await?;
     }
     for instance in &stage.cluster.instances {
         stage.reached.extend(day_at(instance.address).await);

@@ -261,7 +261,7 @@ impl Fault {
 
     fn least_strikes(self) -> u64 {
         match self {
-            // Every clock has stood on every offset, most likely.
+            // Each offset once by a new process, then steps of those that run.
             Self::Clock => 12,
             // Both ways of going, by several instances, most likely.
             Self::Many | Self::ManyWithoutWriter => 4,
