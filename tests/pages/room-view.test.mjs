@@ -55,6 +55,9 @@ describe('a waiting room', () => {
 
   it('says why joining did not work', () => {
     assert.equal(shown(sale(), null, { notice: 'rate_limited' }).say[0], 'notice.rate_limited');
+    for (const notice of ['network', 'unavailable']) {
+      assert.equal(shown(sale(), null, { notice }).say[0], 'notice.room_unreached', 'that the page asks again by itself would be false');
+    }
     assert.equal(shown(sale(), null, { joining: true }).button.busy, true);
   });
 
