@@ -16,7 +16,9 @@ export function roomView(shown, { state, sale, place, joining, notice, now }) {
   // An order of ours, or an attempt at one, is more than a place.
   if (OURS.includes(state.name) || ['ended', 'paused'].includes(state.market) && place?.state !== 'turn') return shown;
   const with_ = (button, say, more = {}) => ({ ...shown, button: { action: null, busy: false, ...button }, say, ...more });
-  const said = (key, params) => (notice ? [`notice.${notice}`, {}, 'notice.other'] : [key, params]);
+  // Unlike a purchase, joining is not repeated by itself.
+  const told = ['network', 'unavailable'].includes(notice) ? 'room_unreached' : notice;
+  const said = (key, params) => (told ? [`notice.${told}`, {}, 'notice.other'] : [key, params]);
 
   if (joining) return with_({ label: ['room.joining'], busy: true }, ['say.room_joining'], { tone: 'busy' });
   if (!place || place.state === 'missed') {

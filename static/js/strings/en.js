@@ -143,6 +143,7 @@ export default {
   'notice.admission_invalid': 'This turn was not yours for this sale. Reload the page.',
   'notice.admission_expired': 'Your turn ended just before you. You can join again.',
   'notice.waiting_room_not_open': 'The waiting room is not open yet. Stay on this page.',
+  'notice.room_unreached': 'The waiting room could not be reached. Try again: however often you do, you have one place.',
   'notice.pass_required': 'The sale asked for a fresh pass. Try again.',
   'notice.pass_invalid': 'The sale did not accept the pass. Reload the page.',
   'notice.pass_expired': 'The pass ran out on the way. Try again.',

@@ -158,6 +158,7 @@ export default {
   'notice.admission_invalid': '这次购买资格不属于你或不属于这场抢购，请刷新页面。',
   'notice.admission_expired': '你的购买时间刚刚结束，可以重新排队。',
   'notice.waiting_room_not_open': '等候室尚未开放，请留在本页。',
+  'notice.room_unreached': '暂时连不上等候室。请再试一次：点多少次都只占一个位置。',
   'notice.pass_required': '这场抢购需要新的购买凭证，请再试一次。',
   'notice.pass_invalid': '购买凭证未被接受，请刷新页面。',
   'notice.pass_expired': '购买凭证已过期，请再试一次。',
