@@ -7,7 +7,7 @@ DATA_DIR ?= .flash-sale
 TARGET   := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test proof chaos bench instructions screenshots fmt lint ci release-check clean-data
+.PHONY: help setup run test proof chaos drill bench instructions screenshots fmt lint ci release-check clean-data
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -70,6 +70,11 @@ CHAOS_ARGS = $(or $(ARGS),--all --seconds $(SECONDS_PER_FAULT) --mixed-seconds $
 chaos: ## break everything for an hour and judge what came of it (ARGS="--help"; SECONDS_PER_FAULT=20)
 	@scripts/setup.sh proof
 	$(CARGO) test --release --locked --test chaos -- $(CHAOS_ARGS)
+
+drill: ## ten minutes of 1.5 times the rated load while instances are replaced and Redis fails over (ARGS="--help")
+	@scripts/setup.sh ci
+	$(CARGO) build --release --locked
+	@PATH="$$PWD/.tools/venv/bin:$$PATH" scripts/drill.py $(ARGS) $(TARGET)/release/flash-sale
 
 bench: ## measure the purchase path, as ratios taken in one run (ARGS="--help" lists what else; ARGS=all is all)
 	@scripts/setup.sh run

@@ -26,6 +26,7 @@ const RATE = wholeNumber('RATE', SHORT ? 50 : 100);
 const DURATION = seconds('DURATION', SHORT ? 6 : 1800);
 const PAYMENT_TIMEOUT = SHORT ? 2 : 10; // seconds until a unit comes back
 const LOOK_EVERY = SHORT ? 1 : 5; // seconds between two audits
+const OUTAGES = __ENV.OUTAGES === '1'; // in a drill the stores fail over, and nobody can look meanwhile
 // A buyer's turn comes again after two timeouts, when the order of the turn before is over.
 const BUYERS = RATE * PAYMENT_TIMEOUT * 2;
 
@@ -65,7 +66,7 @@ export function audit({ saleId }) {
   guarded(() => {
     const began = Date.now();
     const seen = readAudit(saleId);
-    if (promise(seen, 'the audit answers under load')) {
+    if (OUTAGES ? seen : promise(seen, 'the audit answers under load')) {
       // Under load the strict comparisons have to wait, but no invariant may look broken at any
       // moment.
       promise(seen.ok, `the audit is ok under load; it says: ${seen.problems.join('; ')}`);
