@@ -223,11 +223,11 @@ class Watch(threading.Thread):
                     self.last[key] = count
             self.rows.append((self.now(), seen["accepted"], seen["other"], seen["unavailable"]))
 
-    def pause_after(self, second):
-        """The longest time without an accepted purchase in the 20 s after this second, in steps of a sample."""
+    def pause(self, second, until):
+        """The longest time without an accepted purchase between these seconds, in steps of a sample."""
         longest, since = 0.0, second
         for at, accepted, *_ in self.rows:
-            if second < at <= second + 20:
+            if second < at <= until:
                 if accepted:
                     longest, since = max(longest, at - since - SAMPLE), at
         return max(0.0, longest)
@@ -242,9 +242,14 @@ class Drill:
         self.checks.append((bool(holds), words))
         say(("ok      " if holds else "BROKEN  ") + words)
 
-    def event(self, words):
-        self.events.append((self.watch.now(), words))
+    def event(self, words, began=None):
+        self.events.append((began or self.watch.now(), words))
         say(words)
+
+    def rows(self):
+        """What was done: when, what, and the longest time without a sale in the 20 s after, or until the next."""
+        ends = [at for at, _ in self.events[1:]] + [self.watch.rows[-1][0]]
+        return [(at, words, self.watch.pause(at, min(at + 20, end))) for (at, words), end in zip(self.events, ends)]
 
     def rate(self):
         say("measuring what this machine takes (loadtest/breakpoint.js, about a minute)")
@@ -262,15 +267,15 @@ class Drill:
 
     def replace(self, number):
         instance = self.deployment.instances[number]
-        began = time.monotonic()
+        began = self.watch.now()
         instance.send_signal(signal.SIGTERM)
         try:
             status = instance.wait(timeout=60)
         except subprocess.TimeoutExpired:
             instance.kill()
             status = instance.wait()
-        took = time.monotonic() - began
-        self.event(f"instance {number} stopped with {status} after {took:.1f} s, and is started again")
+        took = self.watch.now() - began
+        self.event(f"instance {number} is told to stop, ends with {status} after {took:.1f} s, and is started again", began)
         self.check(status == 0 and took <= STOPS_WITHIN, f"instance {number} stopped by itself, with 0, within {STOPS_WITHIN} s")
         self.deployment.instances[number] = self.deployment.start_instance(number)
 
@@ -325,9 +330,8 @@ class Drill:
         self.check(done == 3, "everything that was planned was done")
         self.ended = {name: count(f"flash_{name}") for name in ("won", "sold_out", "already_ordered", "unavailable", "unexpected")}
         self.times = {key: record["metrics"]["flash_won_ms"]["values"][key] for key in ("med", "p(95)", "p(99)", "max")}
-        for at, words in self.events:
-            if "fail over" in words or "kill -9" in words:
-                say(f"{words}: {self.watch.pause_after(at):.1f} s without a sale")
+        for _, words, pause in self.rows():
+            say(f"{pause:.1f} s without a sale: {words}")
 
 
 def picture(watch, events, seconds):
@@ -349,8 +353,8 @@ def report(drill, rate, file, version):
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     held = all(holds for holds, _ in drill.checks)
     rows = []
-    for number, (at, words) in enumerate(drill.events, 1):
-        rows.append(f"<tr><td>{number}<td>{at:.0f} s<td>{html.escape(words)}<td>{drill.watch.pause_after(at):.1f} s</tr>")
+    for number, (at, words, pause) in enumerate(drill.rows(), 1):
+        rows.append(f"<tr><td>{number}<td>{at:.0f}&nbsp;s<td>{html.escape(words)}<td>{pause:.1f} s</tr>")
     checks = "".join(f"<li>{'✓' if holds else '✗ <b>broken</b>:'} {html.escape(words)}" for holds, words in drill.checks)
     ended = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in drill.ended.items())
     times = ", ".join(f"{name} {value:.1f} ms" for name, value in drill.times.items())
@@ -360,7 +364,7 @@ def report(drill, rate, file, version):
 <p>{time.strftime('%Y-%m-%d %H:%M %Z')}, {html.escape(version)} ({commit}), {os.cpu_count()} × {html.escape(cpu[1] if cpu else 'CPU')}; the load was made on the same machine.</p>
 <p>Rated load {round(rate / OVERLOAD):,} purchases a second; drilled with <b>{rate:,}</b> for {drill.seconds} s. Ended: {ended}. Winners: {times}.</p>
 {picture(drill.watch, drill.events, drill.seconds)}
-<table><tr><th>#<th>at<th>what was done<th>longest time without a sale in the 20 s after</tr>{''.join(rows)}</table>
+<table><tr><th>#<th>at<th>what was done<th>longest time without a sale in the 20 s after, or until the next</tr>{''.join(rows)}</table>
 <h2>Checked</h2><ul>{checks}</ul>
 <p>Operator: ______________________ Date: ____________ Signature: ______________________</p></html>
 """
