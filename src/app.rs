@@ -13,7 +13,7 @@ use crate::in_lab::ThisShop;
 use crate::payments::provider::{PaymentLink, SimulatedPayments};
 use crate::postgres::{self, Pool, SchemaError};
 use crate::redis::Redis;
-use crate::tasks::Tasks;
+use tasks::Tasks;
 use crate::telemetry;
 use embedded::{Embedded, EmbeddedError, Options};
 use lab::Lab;

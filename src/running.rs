@@ -27,7 +27,7 @@ use crate::postgres::Pool;
 use crate::rebuild;
 use crate::redis::Redis;
 use crate::services::Services;
-use crate::tasks::Tasks;
+use tasks::Tasks;
 use crate::telemetry::instruments::Metrics;
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl Running {
         };
         let databases = Databases { postgres: postgres.clone(), redis: redis.clone() };
         let services = Services::new(databases, link, settings, metrics, fail_points);
-        let tasks = || Tasks::new(services.liveness.clone(), services.metrics.clone());
+        let tasks = || Tasks::new(services.liveness.clone(), services.metrics.are_published());
         let mut running = Self { tasks: tasks(), writer: tasks(), writing: None, services };
         let (services, tasks) = (&running.services, &running.tasks);
         if role != Role::Command {

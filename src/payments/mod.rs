@@ -5,7 +5,7 @@ use crate::error::{RETRY_AFTER, ServiceError, ServiceResult};
 use crate::fail_point::FailPoints;
 use crate::orders::{Orders, queries, statements};
 use crate::postgres::{Pool, within};
-use crate::tasks::Tasks;
+use tasks::Tasks;
 use crate::telemetry::instruments::Metrics;
 use ::payments::ledger::books::Books;
 use ::payments::ledger::{self, Ledger, LedgerError, PaymentState};
