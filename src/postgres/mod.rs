@@ -26,6 +26,7 @@ const MIGRATIONS: &[(&str, &str)] = stores::migrations![
     "0016_one_redis_server_a_sale",
     "0017_buyers_in_one_hash",
     "0018_payments_ledger",
+    "0019_payments_refused",
 ];
 
 /// The schema of the sale, from its first version to this one.
