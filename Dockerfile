@@ -14,6 +14,7 @@ COPY crates/lab/Cargo.toml crates/lab/
 COPY crates/locks/Cargo.toml crates/locks/
 COPY crates/payments/Cargo.toml crates/payments/
 COPY crates/stores/Cargo.toml crates/stores/
+COPY crates/tasks/Cargo.toml crates/tasks/
 COPY crates/web/Cargo.toml crates/web/
 RUN for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
     && mkdir -p src tests/it tests/proof tests/model tests/chaos benches/bench benches/instructions migrations static \

@@ -122,8 +122,8 @@ class Clone:
         return time.monotonic() - began
 
     def change_a_line(self):
-        """Adds a constant to src/app.rs."""
-        file = self.folder / "src" / "app.rs"
+        """Adds a constant to src/app/mod.rs."""
+        file = self.folder / "src" / "app" / "mod.rs"
         file.write_text(file.read_text() + "\nconst _: &str = \"a changed line\";\n")
 
 

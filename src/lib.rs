@@ -46,9 +46,6 @@ pub mod catalog;
 /// Accepted orders between Redis and Postgres: the log of a sale.
 pub mod order_log;
 
-/// Periodic tasks, and their restart after a panic.
-pub mod tasks;
-
 /// Service errors; they know nothing of HTTP.
 pub mod error;
 

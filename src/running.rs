@@ -11,7 +11,7 @@
 //! | [`rebuild`] | rebuilds Redis after a loss, a restart or a failover |
 //! | [`eviction`] | evicts long-ended sales from Redis |
 //! | releases | returns units from the outbox to Redis ([`outbox`]) |
-//! | refunds, reconciliation, books | money: [`payments`] |
+//! | refunds, reconciliation, books | money: [`ledger::tasks`] |
 //! | order watch | refreshes watched orders ([`watch`]) |
 
 use crate::admission::AdmissionSettings;
@@ -21,16 +21,16 @@ use crate::config::SaleSettings;
 use crate::databases::Databases;
 use crate::fail_point::{FailPoints, Unknown};
 use crate::orders::{expiry, log_recovery, outbox, watch, writer};
-use crate::payments;
 use crate::payments::provider::PaymentLink;
 use crate::postgres::Pool;
 use crate::rebuild;
 use crate::redis::Redis;
 use crate::services::Services;
-use crate::tasks::Tasks;
 use crate::telemetry::instruments::Metrics;
+use ::payments::ledger;
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::Tasks;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -83,7 +83,7 @@ impl Running {
         };
         let databases = Databases { postgres: postgres.clone(), redis: redis.clone() };
         let services = Services::new(databases, link, settings, metrics, fail_points);
-        let tasks = || Tasks::new(services.liveness.clone(), services.metrics.clone());
+        let tasks = || Tasks::new(services.liveness.clone(), services.metrics.are_published());
         let mut running = Self { tasks: tasks(), writer: tasks(), writing: None, services };
         let (services, tasks) = (&running.services, &running.tasks);
         if role != Role::Command {
@@ -97,7 +97,7 @@ impl Running {
             eviction::spawn(&services.catalog, tasks);
             scrubber::spawn(&services.auditor, tasks);
             outbox::spawn(&services.orders, tasks);
-            payments::spawn(&services.payments, tasks);
+            ledger::tasks::spawn(&services.payments.ledger, tasks);
         }
         if role == Role::Server {
             let writing = writer::spawn(&services.orders, &running.writer, channel);

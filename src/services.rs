@@ -11,10 +11,10 @@ use crate::orders::Orders;
 use crate::payments::Payments;
 use crate::payments::provider::PaymentLink;
 use crate::rebuild::Rebuild;
-use crate::tasks::Liveness;
 use crate::telemetry::instruments::Metrics;
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::Liveness;
 
 /// The state of each dependency; `Err` says what is wrong.
 #[derive(Debug, Clone)]

@@ -13,10 +13,10 @@ use crate::error::ServiceResult;
 use crate::postgres::row;
 use crate::redis::functions::record::Held;
 use crate::redis::functions::{self, Snapshot};
-use crate::tasks::Tasks;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::Tasks;
 
 /// How often it reads.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -7,9 +7,9 @@ use crate::catalog::Catalog;
 use crate::catalog::cached_sale::{CachedSale, EVICT_AFTER};
 use crate::error::ServiceResult;
 use crate::redis::functions;
-use crate::tasks::Tasks;
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::Tasks;
 
 const PAUSE: Duration = Duration::from_secs(60);
 

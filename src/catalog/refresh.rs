@@ -9,10 +9,10 @@ use crate::domain::{SaleId, UserId};
 use crate::error::{ServiceError, ServiceResult};
 use crate::postgres::within;
 use crate::redis::functions::Snapshot;
-use crate::tasks::{STEP_LIMIT, Tasks};
 use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::{STEP_LIMIT, Tasks};
 use tokio_util::sync::CancellationToken;
 
 /// At most 5 events a second for a subscriber; also the longest that "sold out" can be stale where

@@ -43,7 +43,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
         false => audit_all(services, args.sale, wait).await,
     };
     let books = match args.sale {
-        None => Some(books_until(services, Instant::now() + wait).await),
+        None => Some(services.payments.ledger.books_until(Instant::now() + wait).await),
         Some(_) => None,
     };
     opened.close().await;
@@ -57,7 +57,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
     let broken = audits.iter().any(|audit| !audit.ok);
     let books = match books.transpose() {
         Err(_) if broken => return Ok(ExitCode::from(1)),
-        books => books?,
+        books => books.map_err(ServiceError::from)?,
     };
     if let (false, Some(books)) = (args.json, &books) {
         say!("{books}");
@@ -76,17 +76,6 @@ fn print_json(value: &impl Serialize) -> Result<(), AppError> {
     let text = serde_json::to_string_pretty(value).map_err(io::Error::other);
     say!("{}", text.map_err(AppError::io("print the audit"))?);
     Ok(())
-}
-
-/// Compares the books again until no payment is under way. The provider may be away meanwhile.
-async fn books_until(services: &Services, deadline: Instant) -> Result<Books, ServiceError> {
-    loop {
-        match services.payments.books().await {
-            Ok(books) if books.quiescent || Instant::now() >= deadline => return Ok(books),
-            Err(error) if Instant::now() >= deadline => return Err(error),
-            _ => sleep(Duration::from_millis(100)).await,
-        }
-    }
 }
 
 async fn audit_all(

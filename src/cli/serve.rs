@@ -54,8 +54,10 @@ pub async fn serve(Serve { serve, sale, store }: Serve) -> Result<(), AppError> 
         );
     }
 
+    // The sandbox's pages are for browsers on this machine.
+    let shop = (is_local(address) && !serve.trust_proxy.is_on()).then_some(address);
     let stores = tokio::select! {
-        opened = Stores::open(&store) => opened?,
+        opened = Stores::open(&store, shop) => opened?,
         () = &mut shutdown => return Ok(()),
     };
     let served = async {
@@ -79,6 +81,9 @@ pub async fn serve(Serve { serve, sale, store }: Serve) -> Result<(), AppError> 
         if let Some((token, true)) = &admin {
             let file = store.data_dir.join("admin_token");
             complain!("admin token (printed once, kept in {}): {token}", file.display());
+        }
+        if let Some(sandbox) = stores.sandbox_url() {
+            tracing::info!("payments go to a sandbox at {sandbox}, which moves no money");
         }
         ready(&format!("flash-sale ready on http://{address}"));
         let front = Front {
@@ -158,10 +163,13 @@ fn listen(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr), AppError> {
     Ok((listener, address))
 }
 
+fn is_local(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
 /// Whether there is a lab. Its locks and strategies need a single Redis server.
 fn lab_is_on(wanted: Option<Switch>, stores: &Stores, address: SocketAddr) -> bool {
-    let is_local = address.ip().to_canonical().is_loopback();
-    if wanted.is_none() && stores.are_embedded() && !is_local {
+    if wanted.is_none() && stores.are_embedded() && !is_local(address) {
         tracing::warn!(
             "the lab is off: others can reach {address}, and it is open to anybody; LAB=on turns \
              it on"

@@ -65,7 +65,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 
 /// The time limit of an answer, for dependencies that neither answer nor fail.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// An audit of millions of orders may take as long as a statement (see `postgres/pool.rs`).
+/// An audit of millions of orders may take as long as a statement (see `stores/pool.rs`).
 const OPERATORS_TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Longer than the lab's own limits: some strategies are slow on purpose.
 const LAB_TIME_LIMIT: Duration = Duration::from_secs(35);

@@ -1,6 +1,6 @@
 //! Payment: at once or on the provider's page, its webhooks, refunds, the books.
 
-use super::error::{HttpResult, NOT_FOUND, Problem, WEBHOOK_SIGNATURE_INVALID};
+use super::error::{HttpResult, NOT_FOUND, Problem};
 use super::extract::{Admin, Id, PacedShopper};
 use super::link_preview::origin;
 use super::openapi::refusals;
@@ -8,8 +8,9 @@ use crate::catalog::Catalog;
 use crate::config::ProxyTrust;
 use crate::domain::{Order, OrderId};
 use crate::payments::Payments;
+use ::payments::ledger::LedgerError;
 use ::payments::ledger::books::Books;
-use ::payments::signature::HEADER;
+use ::payments::signature::{HEADER, SignatureError};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
@@ -104,14 +105,15 @@ pub async fn webhook(
     headers: HeaderMap,
     Raw(body): Raw,
 ) -> HttpResult {
-    let signature = headers.get(HEADER).ok_or(Problem::new(&WEBHOOK_SIGNATURE_INVALID))?;
-    let signature = signature.to_str().unwrap_or_default();
+    let signature = headers.get(HEADER).and_then(|signature| signature.to_str().ok());
+    let signature = signature.ok_or(LedgerError::Signature(SignatureError::Invalid))?;
     let secret = payments.link.webhooks.as_ref().ok_or(Problem::new(&NOT_FOUND))?;
     payments.ledger.receive(secret, signature, &body, catalog.now()).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Return the money of a paid order. Repeatable: money and unit go back once.
+/// Return the money of a paid order. Repeatable: money and unit go back once, and what the provider
+/// has refused is tried again.
 #[utoipa::path(
     post, path = "/api/v1/admin/orders/{id}/refund", tag = "operating",
     operation_id = "refund_order", params(("id" = OrderId, Path, description = "The order")),
@@ -138,5 +140,5 @@ pub async fn refund(
     security(("admin" = [])),
 )]
 pub async fn books(State(payments): State<Arc<Payments>>, _: Admin) -> HttpResult {
-    body::json(StatusCode::OK, &payments.books().await?)
+    body::json(StatusCode::OK, &payments.ledger.books().await?)
 }

@@ -9,9 +9,9 @@ use crate::orders::outcome::Refusal;
 use crate::orders::service::Orders;
 use crate::orders::statements;
 use crate::postgres::within;
-use crate::tasks::{STEP_LIMIT, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::{STEP_LIMIT, Tasks};
 
 const PAUSE: Duration = Duration::from_millis(250);
 

@@ -11,10 +11,10 @@ use crate::error::{ServiceError, ServiceResult};
 use crate::order_log::{self, AcceptedBatch};
 use crate::orders::insert::Expect;
 use crate::orders::service::Orders;
-use crate::tasks::Tasks;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::Tasks;
 
 const PAUSE: Duration = Duration::from_millis(100);
 

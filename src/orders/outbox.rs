@@ -9,10 +9,10 @@ use crate::error::ServiceResult;
 use crate::orders::service::Orders;
 use crate::redis::functions::{self, Fenced};
 use crate::redis::is_wrong_type;
-use crate::tasks::Tasks;
 use futures_util::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::Tasks;
 use time::OffsetDateTime;
 
 const PAUSE: Duration = Duration::from_millis(250);

@@ -6,10 +6,10 @@
 
 use crate::domain::{Order, OrderId};
 use crate::postgres::Pool;
-use crate::tasks::Tasks;
 use dashmap::DashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tasks::Tasks;
 use tokio::sync::{Notify, watch};
 
 /// The pause between two queries, without and with news.

@@ -5,16 +5,13 @@ use crate::error::{RETRY_AFTER, ServiceError, ServiceResult};
 use crate::fail_point::FailPoints;
 use crate::orders::{Orders, queries, statements};
 use crate::postgres::{Pool, within};
-use crate::tasks::Tasks;
 use crate::telemetry::instruments::Metrics;
-use ::payments::ledger::books::Books;
 use ::payments::ledger::{self, Ledger, LedgerError, PaymentState};
 use ::payments::provider::{ChargeRequest, ChargeStatus, CheckoutRequest, ProviderError};
 use ::payments::settings::PaymentLink;
 use sqlx::PgConnection;
 use std::sync::Arc;
 use std::time::Duration;
-use stores::postgres::Transaction;
 
 /// What callers need of the crate.
 pub mod provider {
@@ -24,21 +21,13 @@ pub mod provider {
 /// How long recording a payment may take; it outlives its request.
 const MARK_LIMIT: Duration = Duration::from_secs(10);
 
-const PAUSE: Duration = Duration::from_secs(1);
-const BOOKS_PAUSE: Duration = Duration::from_secs(600);
-
 /// The orders as the ledger knows them.
 pub struct LedgersOrders {
     orders: Arc<Orders>,
-    postgres: Pool,
     metrics: Arc<Metrics>,
 }
 
 impl ledger::Orders for LedgersOrders {
-    async fn begin(&self, statement: &'static str) -> sqlx::Result<Transaction> {
-        self.postgres.begin(statement).await
-    }
-
     async fn is_payable(&self, on: &mut PgConnection, order: i64) -> sqlx::Result<bool> {
         statements::lock_payable(on, OrderId::from_i64(order)).await
     }
@@ -85,32 +74,11 @@ impl ledger::Orders for LedgersOrders {
 
 /// The payment service. One per process.
 pub struct Payments {
-    pub ledger: Ledger<LedgersOrders>,
+    pub ledger: Arc<Ledger<LedgersOrders>>,
     pub link: PaymentLink,
     orders: Arc<Orders>,
     postgres: Pool,
-    metrics: Arc<Metrics>,
     fail_points: FailPoints,
-}
-
-pub fn spawn(payments: &Arc<Payments>, tasks: &Tasks) {
-    tasks.spawn("refunds", payments, |payments, task| async move {
-        let mut periodic = task.every(PAUSE).or_on(&payments.ledger.refunds_wakeup);
-        while periodic.tick(payments.ledger.refund_step()).await {}
-    });
-    tasks.spawn("reconciliation", payments, |payments, task| async move {
-        let mut periodic = task.every(PAUSE);
-        while periodic.tick(payments.ledger.reconcile_step()).await {}
-    });
-    tasks.spawn("books", payments, |payments, task| async move {
-        // Not at once, when there is more to do: it reads every payment.
-        tokio::select! {
-            () = tokio::time::sleep(BOOKS_PAUSE) => {}
-            () = task.stop.cancelled() => return,
-        }
-        let mut periodic = task.every(BOOKS_PAUSE).without_limit();
-        while periodic.tick(payments.books()).await {}
-    });
 }
 
 fn must_be_payable(order: &Order) -> ServiceResult<()> {
@@ -129,10 +97,10 @@ impl Payments {
         metrics: Arc<Metrics>,
         fail_points: FailPoints,
     ) -> Self {
-        let (of_orders, of_pool, of_metrics) = (orders.clone(), postgres.clone(), metrics.clone());
-        let its = LedgersOrders { orders: of_orders, postgres: of_pool, metrics: of_metrics };
-        let ledger = Ledger::new(its, link.provider.clone());
-        Self { ledger, link, orders, postgres, metrics, fail_points }
+        let drift = metrics.books_drift.clone();
+        let its = LedgersOrders { orders: orders.clone(), metrics };
+        let ledger = Ledger::new(its, link.provider.clone(), postgres.clone(), drift);
+        Self { ledger: Arc::new(ledger), link, orders, postgres, fail_points }
     }
 
     /// Pays the caller's order. Repeatable.
@@ -234,7 +202,8 @@ impl Payments {
         })
     }
 
-    /// Returns the money of a paid order, and its unit if so. Repeatable.
+    /// Returns the money of a paid order, and its unit if so. Repeatable; what the provider has
+    /// refused is tried again.
     pub async fn refund(&self, id: OrderId, return_unit: bool) -> ServiceResult<Order> {
         let order = async || {
             let found = queries::by_ids(&self.postgres, &[id.get()]).await?;
@@ -253,16 +222,5 @@ impl Payments {
         let after = order().await?;
         self.orders.watch.tell(&after);
         Ok(after)
-    }
-
-    /// Compares provider, ledger and orders.
-    pub async fn books(&self) -> ServiceResult<Books> {
-        let books = self.ledger.books().await?;
-        let drift = u32::try_from(books.drift.len()).unwrap_or(u32::MAX);
-        self.metrics.books_drift.set(drift);
-        for drift in &books.drift {
-            tracing::error!(drift, "the books do not agree");
-        }
-        Ok(books)
     }
 }

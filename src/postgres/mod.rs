@@ -1,15 +1,13 @@
-//! Postgres: the pool, transactions that can be dropped, and the schema.
+//! Postgres: the schema and rows of the shop. The pool is in crates/stores.
 
-mod pool;
 mod rows;
 
-pub use pool::{Pool, pool, pooled, timed_out, within};
-
+use sqlx::Connection;
 use sqlx::migrate::Migrator;
-use sqlx::{Connection, PgConnection};
 use std::time::Duration;
 
 pub(crate) use rows::row;
+pub use stores::pool::{Pool, pool, pooled, timed_out, within};
 pub use stores::postgres::{Transaction, is_unreachable};
 
 /// Migrations only add, unless they say `-- not rolling:`, so an older instance works on a newer
@@ -28,15 +26,13 @@ const MIGRATIONS: &[(&str, &str)] = stores::migrations![
     "0016_one_redis_server_a_sale",
     "0017_buyers_in_one_hash",
     "0018_payments_ledger",
+    "0019_payments_refused",
 ];
 
 /// The schema of the sale, from its first version to this one.
 pub fn migrator() -> Migrator {
     stores::migrations::migrator(MIGRATIONS)
 }
-
-/// How long a command waits for Postgres when it starts.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// For statements that may take as long as Postgres allows: slightly more than its own timeout.
 const SILENCE: Duration = Duration::from_secs(65);
@@ -88,20 +84,9 @@ pub enum SchemaError {
     Behind(i64),
 }
 
-/// A session outside the pool, so that a connection error keeps its reason.
-async fn session(postgres: &Pool) -> sqlx::Result<PgConnection> {
-    let options = pool::own_session(postgres.direct().clone());
-    let connecting = async {
-        let mut connection = PgConnection::connect_with(&options).await?;
-        pool::check_session(&mut connection).await?;
-        Ok(connection)
-    };
-    within(CONNECT_TIMEOUT, connecting).await
-}
-
 /// Checks that all migrations of this program are applied; newer ones may be.
 pub async fn check_schema(postgres: &Pool) -> Result<(), SchemaError> {
-    let mut session = session(postgres).await?;
+    let mut session = postgres.session().await?;
     let there: Option<String> = sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations')::text")
         .fetch_one(&mut session)
         .await?;
@@ -123,7 +108,7 @@ pub async fn check_schema(postgres: &Pool) -> Result<(), SchemaError> {
 /// Applies missing migrations. Instances may do it at once: the migrator takes a session's advisory
 /// lock.
 pub async fn migrate(postgres: &Pool) -> Result<(), sqlx::migrate::MigrateError> {
-    let mut session = session(postgres).await?;
+    let mut session = postgres.session().await?;
     migrator().run_direct(None, &mut session, false).await?;
     session.close().await?;
     Ok(())

@@ -8,10 +8,10 @@ use crate::domain::SaleId;
 use crate::error::ServiceResult;
 use crate::postgres::{self, Transaction, unless_silent};
 use crate::redis::functions::Snapshot;
-use crate::tasks::Tasks;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tasks::Tasks;
 use time::OffsetDateTime;
 
 /// The lock's number, "flash_rb" in ASCII. Mixed with the name of the schema: a lab arena must not

@@ -156,12 +156,4 @@ impl Metrics {
     pub fn payments(&self, state: PaymentState) -> &Counter {
         &self.payments[state as usize]
     }
-
-    /// 1 while the last step of this task has failed.
-    pub fn worker_failing(&self, worker: &'static str) -> Gauge {
-        match self.published {
-            true => gauge!("flash_sale_worker_failing", "worker" => worker),
-            false => Gauge::noop(),
-        }
-    }
 }

@@ -2,8 +2,8 @@
 
 use crate::cli::{assert_sound, entrance, sale_for_loads};
 use crate::support::prelude::*;
-use flash_sale::tasks::Tasks;
 use nix::sys::signal::kill;
+use tasks::Tasks;
 
 #[tokio::test]
 async fn nothing_stops_when_nobody_reads_the_log_or_its_disk_is_full() {
@@ -63,7 +63,7 @@ async fn a_storm_of_warnings_is_summed_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_loop_is_started_again_and_readyz_says_no_until_then() {
     let app = TestApp::start().await;
-    let tasks = Tasks::new(app.services.liveness.clone(), app.services.metrics.clone());
+    let tasks = Tasks::new(app.services.liveness.clone(), true);
     let runs = Arc::new(AtomicU32::new(0));
     let counted = runs.clone();
     tasks.spawn("a test's loop", &Arc::new(()), move |_, task| {

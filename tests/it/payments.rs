@@ -1,59 +1,63 @@
 //! Payments that go wrong: with a provider that does what the test says, through the real router.
 
 use crate::support::prelude::*;
-use ::payments::provider::{Charge, ChargeStatus, PaymentProvider};
+use ::payments::provider::{Charge, PaymentProvider};
 use ::payments::{settings::PaymentLink, signature::WebhookSecret};
 use scripted::{Mood, Scripted};
 
 #[path = "../../crates/payments/tests/scripted/mod.rs"]
-mod scripted;
+pub mod scripted;
 
-const HOOK: &str = "/api/v1/webhooks/payments";
-const SECRET_OF_HOOKS: &str = "a secret of two";
+pub const HOOK: &str = "/api/v1/webhooks/payments";
+pub const SECRET_OF_HOOKS: &str = "a secret of two";
 
-struct Till {
-    app: TestApp,
-    provider: Scripted,
-    sale: String,
+pub struct Till {
+    pub app: TestApp,
+    pub provider: Scripted,
+    pub sale: String,
 }
 
 impl Till {
-    async fn open() -> Self {
+    pub async fn open() -> Self {
+        Self::open_with(Options::default()).await
+    }
+
+    pub async fn open_with(options: Options) -> Self {
         let provider = Scripted::new();
         let webhooks = Some(WebhookSecret::new(SECRET_OF_HOOKS));
         let payments = Some(PaymentLink { provider: Arc::new(provider.clone()), webhooks });
-        let app = TestApp::start_with(Options { payments, ..Options::default() }).await;
+        let app = TestApp::start_with(Options { payments, ..options }).await;
         let sale = app.sale(20, json!({})).await;
         Self { app, provider, sale }
     }
 
-    async fn deliver(&self, id: &str, charge: &Charge) -> Reply {
+    pub async fn deliver(&self, id: &str, charge: &Charge) -> Reply {
         self.deliver_raw(&event(id, charge), SECRET_OF_HOOKS, 0).await
     }
 
-    async fn deliver_raw(&self, body: &str, secret: &str, age: i64) -> Reply {
+    pub async fn deliver_raw(&self, body: &str, secret: &str, age: i64) -> Reply {
         let signed_at = OffsetDateTime::now_utc() - time::Duration::seconds(age);
         let signature = WebhookSecret::new(secret).sign(body.as_bytes(), signed_at);
         let hook = self.app.ask("POST", HOOK).header("webhook-signature", signature);
         hook.body(body.to_owned()).await
     }
 
-    async fn open_page(&self, shopper: &Shopper, order: &str) -> String {
+    pub async fn open_page(&self, shopper: &Shopper, order: &str) -> String {
         let page = shopper.post(&format!("/api/v1/orders/{order}/checkout")).await.must_be(200);
         page.text("url").to_owned()
     }
 
-    async fn refund(&self, order: &str, return_unit: bool) -> Reply {
+    pub async fn refund(&self, order: &str, return_unit: bool) -> Reply {
         let path = format!("/api/v1/admin/orders/{order}/refund");
         self.app.admin("POST", &path, Some(json!({ "return_unit": return_unit }))).await
     }
 
-    async fn books(&self) -> Value {
+    pub async fn books(&self) -> Value {
         self.app.admin("GET", "/api/v1/admin/books", None).await.must_be(200).body
     }
 
     /// Nothing is under way, and everything agrees: so much is kept, and so often was refunded.
-    async fn assert_books(&self, kept: i64, refunds: usize) {
+    pub async fn assert_books(&self, kept: i64, refunds: usize) {
         let books = wait_for!("the books are quiescent", {
             let books = self.books().await;
             (books["quiescent"] == true).then_some(books)
@@ -68,13 +72,19 @@ impl Till {
     }
 
     /// Everything that a refused webhook could change.
-    async fn rows(&self) -> String {
+    pub async fn rows(&self) -> String {
         let rows = "SELECT concat_ws(E'\n',
             (SELECT string_agg((p.id, p.state, p.charge_id, p.reason, p.updated_at)::text, E'\n'
                                ORDER BY p.id) FROM payments p),
             (SELECT string_agg(w::text, E'\n') FROM webhook_events w),
             (SELECT string_agg(o::text, E'\n' ORDER BY id) FROM orders o))";
         self.app.value(rows).await
+    }
+
+    fn charge_of(&self, order: &str) -> Charge {
+        let told = self.provider.told();
+        let of_it = |charge: &&Charge| charge.reference.contains(&format!("-{order}-"));
+        told.charges.iter().find(of_it).expect("a charge").clone()
     }
 
     async fn arm(&self, point: &str) {
@@ -88,11 +98,11 @@ impl Till {
     }
 }
 
-fn event(id: &str, charge: &Charge) -> String {
+pub fn event(id: &str, charge: &Charge) -> String {
     json!({"id": id, "type": "charge.succeeded", "charge": charge}).to_string()
 }
 
-async fn until_payment(shopper: &Shopper, order: &str, payment: &str) -> Value {
+pub async fn until_payment(shopper: &Shopper, order: &str, payment: &str) -> Value {
     wait_for!(&format!("the payment of {order} is {payment}"), {
         let reply = shopper.order(order).await;
         (reply.body["payment"] == payment).then_some(reply.body)
@@ -231,74 +241,6 @@ async fn a_declined_payment_can_be_tried_again_and_a_lost_answer_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_webhook_is_refused_with_its_code_and_changes_nothing() {
-    let till = Till::open().await;
-    let (shopper, order) = till.app.buyer(&till.sale).await;
-    till.open_page(&shopper, &order).await;
-    let charge = till.provider.confirm();
-    let before = till.rows().await;
-    let good = event("evt_1", &charge);
-    let with = |change: fn(&mut Charge)| {
-        let mut other = charge.clone();
-        change(&mut other);
-        event("evt_1", &other)
-    };
-    let foreign = with(|charge| charge.reference = "other-1-1".to_owned());
-    let cases = [
-        (&*good, "another secret", 0, 401, "webhook_signature_invalid"),
-        (&*good, SECRET_OF_HOOKS, 301, 401, "webhook_expired"),
-        (&*good, SECRET_OF_HOOKS, -400, 401, "webhook_expired"),
-        ("", SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
-        ("{", SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
-        (r#"{"id":"evt_1","type":"ping"}"#, SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
-        (&*with(|charge| charge.id += "\0"), SECRET_OF_HOOKS, 0, 400, "webhook_malformed"),
-        (&*foreign, SECRET_OF_HOOKS, 0, 422, "charge_unknown"),
-        (&*with(|charge| charge.amount_cents = 99), SECRET_OF_HOOKS, 0, 422, "amount_mismatch"),
-        (
-            &*with(|charge| charge.currency = "EUR".into()),
-            SECRET_OF_HOOKS,
-            0,
-            422,
-            "amount_mismatch",
-        ),
-    ];
-    for (body, secret, age, status, code) in cases {
-        till.deliver_raw(body, secret, age).await.assert_problem_at(body, status, code);
-    }
-    for signature in ["", "t=1,v1=00", "\u{e9}"] {
-        let hook = till.app.ask("POST", HOOK).header("webhook-signature", signature);
-        hook.body(good.clone()).await.assert_problem(401, "webhook_signature_invalid");
-    }
-    let unsigned = till.app.ask("POST", HOOK).body(good.clone()).await;
-    unsigned.assert_problem(401, "webhook_signature_invalid");
-    assert_eq!(till.rows().await, before);
-
-    till.deliver_raw(&good, SECRET_OF_HOOKS, 200).await.assert(204);
-    let paid = shopper.until(&order, "paid").await;
-    let after = till.rows().await;
-    till.deliver_raw(&good, SECRET_OF_HOOKS, 0).await.assert(204);
-    assert_eq!(till.rows().await, after, "a replay");
-    // What was true before comes after it.
-    let declined = with(|charge| charge.status = ChargeStatus::Declined);
-    let declined = declined.replace("evt_1", "evt_2");
-    till.deliver_raw(&declined, SECRET_OF_HOOKS, 0).await.assert(204);
-    assert_eq!(shopper.order(&order).await.body, paid);
-    till.assert_books(100, 0).await;
-    // Refunded at the provider's: the event comes before the one of the capture.
-    let (shopper, order) = till.app.buyer(&till.sale).await;
-    till.open_page(&shopper, &order).await;
-    let mut charge = till.provider.confirm();
-    let captured = charge.clone();
-    till.provider.refund("by hand", &charge.id, 100).await.expect("a refund");
-    charge.refunded_cents = 100;
-    till.deliver("evt_4", &charge).await.assert(204);
-    till.deliver("evt_3", &captured).await.assert(204);
-    let order = shopper.order(&order).await;
-    order.assert_has(json!({"status": "pending_payment", "payment": "refunded"}));
-    till.assert_books(100, 1).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
     let till = Till::open().await;
     let orders = till.app.orders_to_pay(&till.sale, 3).await;
@@ -333,6 +275,56 @@ async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
     till.assert_books(0, 2).await;
 }
 
+/// A part went back at the provider's before; and a refusal that stays is for an operator.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_of_a_charge_goes_back_and_a_refused_refund_is_named_and_not_repeated() {
+    let till = Till::open().await;
+    let orders = till.app.orders_to_pay(&till.sale, 2).await;
+    for (shopper, order) in &orders {
+        shopper.pay(order).await.assert(200);
+    }
+    let [(parted, part), (_, stuck)] = &orders[..] else { panic!("two orders") };
+    till.provider.refund("by hand", &till.charge_of(part).id, 40).await.expect("a part");
+    till.refund(part, true).await.assert(200);
+    until_payment(parted, part, "refunded").await;
+    till.assert_books(100, 2).await;
+    till.provider.is(Mood::RefusesRefunds);
+    till.refund(stuck, true).await.assert(200);
+    let drift = wait_for!("the refusal is named", {
+        till.books().await["drift"][0].as_str().map(str::to_owned)
+    });
+    let charge = till.charge_of(stuck).id;
+    assert_eq!(drift, format!("{charge}: its refund for order {stuck} is refused: too_old: no"));
+    till.app.execute("UPDATE payments SET due_at = now()").await;
+    let again = till.app.services.payments.ledger.refund_step().await;
+    assert_eq!(again.expect("nothing waits"), 0);
+    till.provider.is(Mood::Accepts);
+    till.refund(stuck, true).await.assert(200);
+    till.assert_books(0, 3).await;
+}
+
+/// As a refund does: an attempt that had the order first would stand in a deadlock with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_locks_its_payments_before_the_order() {
+    let till = Till::open().await;
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    till.open_page(&shopper, &order).await;
+    let mut connection = till.app.database.connect().await;
+    let mut lock = connection.begin().await.expect("begin");
+    let payments = format!("SELECT FROM payments WHERE order_id = {order} FOR UPDATE");
+    lock.execute(AssertSqlSafe(payments)).await.expect("the payments");
+    let paying = tokio::spawn({
+        let (shopper, order) = (shopper.clone(), order.clone());
+        async move { shopper.pay(&order).await }
+    });
+    till.waiting_for_locks(1).await;
+    let row = format!("SELECT FROM orders WHERE id = {order} FOR UPDATE");
+    lock.execute(AssertSqlSafe(row)).await.expect("no deadlock");
+    lock.commit().await.expect("commit");
+    paying.await.expect("no panic").assert(200);
+    till.assert_books(100, 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_books_name_what_does_not_agree() {
     let till = Till::open().await;
@@ -341,11 +333,7 @@ async fn the_books_name_what_does_not_agree() {
         shopper.pay(order).await.assert(200);
     }
     till.assert_books(400, 0).await;
-    let charge = |order: &str| {
-        let told = till.provider.told();
-        let of_it = |charge: &&Charge| charge.reference.contains(&format!("-{order}-"));
-        told.charges.iter().find(of_it).expect("a charge").clone()
-    };
+    let charge = |order: &str| till.charge_of(order);
     let [lost, unpaid, refunded, cheaper] = [0, 1, 2, 3].map(|number: usize| &*orders[number].1);
     till.app
         .execute(&format!(

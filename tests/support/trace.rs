@@ -8,9 +8,9 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 /// File and line; a script has its name and no line.
 pub type Lines<'a> = HashSet<(&'a str, u32)>;
 
-/// The lines that were traced, by act of the play that ran: "" without one.
+/// The lines that were traced, by act of the play that ran: "" without one; and codes of problems.
 #[derive(Clone, Default)]
-pub struct Trace(Arc<Mutex<(String, HashMap<String, Lines<'static>>)>>);
+pub struct Trace(Arc<Mutex<(Noted, HashMap<String, Lines<'static>>)>>);
 
 impl Trace {
     /// Until the guard is dropped.
@@ -31,14 +31,24 @@ impl Trace {
     pub fn lines(&self, of_act: &str) -> Lines<'static> {
         self.0.lock().expect("the lines").1.get(of_act).cloned().unwrap_or_default()
     }
+
+    pub fn codes(&self) -> Vec<String> {
+        self.0.lock().expect("the lines").0.codes.clone()
+    }
 }
 
-struct Act(String);
+#[derive(Default)]
+struct Noted {
+    act: String,
+    codes: Vec<String>,
+}
 
-impl field::Visit for Act {
+impl field::Visit for Noted {
     fn record_str(&mut self, field: &field::Field, value: &str) {
-        if field.name() == "act" {
-            value.clone_into(&mut self.0);
+        match field.name() {
+            "act" => value.clone_into(&mut self.act),
+            "code" => self.codes.push(value.to_owned()),
+            _ => {}
         }
     }
 
@@ -47,12 +57,10 @@ impl field::Visit for Act {
 
 impl<S: Subscriber> Layer<S> for Trace {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let (act, traced) = &mut *self.0.lock().expect("the lines");
-        let mut begun = Act(std::mem::take(act));
-        event.record(&mut begun);
-        *act = begun.0;
+        let (noted, traced) = &mut *self.0.lock().expect("the lines");
+        event.record(noted);
         if let (Some(file), Some(line)) = (event.metadata().file(), event.metadata().line()) {
-            traced.entry(act.clone()).or_default().insert((file, line));
+            traced.entry(noted.act.clone()).or_default().insert((file, line));
         }
     }
 }

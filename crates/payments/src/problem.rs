@@ -2,6 +2,7 @@
 
 use crate::ledger::LedgerError;
 use crate::signature::SignatureError;
+use std::time::Duration;
 use web::kinds;
 use web::problem::{Problem, away, internal};
 
@@ -23,6 +24,11 @@ impl From<LedgerError> for Problem {
         let kind = match &error {
             LedgerError::Postgres(error) if stores::postgres::is_away(error) => {
                 return away("postgres", error);
+            }
+            LedgerError::Provider(error) => {
+                tracing::warn!(%error, "the payment provider does not answer");
+                let what = "the payment provider does not answer";
+                return Self::unavailable(what, Duration::from_secs(1));
             }
             LedgerError::Malformed(_) => &WEBHOOK_MALFORMED,
             LedgerError::Signature(SignatureError::Invalid) => &WEBHOOK_SIGNATURE_INVALID,

@@ -126,4 +126,9 @@ pub trait PaymentProvider: Send + Sync + 'static {
 
     /// Up to 1,000 transactions with numbers beyond `after`, in order.
     fn transactions(&self, after: u64) -> Pending<'_, Vec<Transaction>>;
+
+    /// Whether it is inside this process and remembers nothing.
+    fn is_simulated(&self) -> bool {
+        false
+    }
 }

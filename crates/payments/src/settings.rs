@@ -10,8 +10,9 @@ use std::sync::Arc;
 /// Without Debug: they hold secrets.
 #[derive(Clone, Default, Args)]
 pub struct PaymentSettings {
-    /// The payment provider's API, like http://127.0.0.1:9090. Unset: payment is simulated inside
-    /// this process, and always succeeds
+    /// The payment provider's API, like http://127.0.0.1:9090. Unset: when embedded, on a loopback
+    /// address and without TRUST_PROXY, a sandbox of one runs beside the servers; otherwise payment
+    /// is simulated inside this process, and always succeeds
     #[arg(long, env = "PAYMENT_URL", value_name = "URL", requires_all = ["payment_key",
           "payment_webhook_secret"])]
     pub payment_url: Option<String>,

@@ -55,6 +55,10 @@ impl PaymentProvider for SimulatedPayments {
     fn transactions(&self, _: u64) -> Pending<'_, Vec<Transaction>> {
         Box::pin(ready(Err(refused("payment is simulated: there are no transactions"))))
     }
+
+    fn is_simulated(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use crate::auth::random;
 use crate::catalog::cached_sale::CachedSale;
 use crate::domain::{SaleState, from_unix_ms};
 use crate::error::{ServiceError, ServiceResult};
-use crate::tasks::Task;
 use std::mem;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
+use tasks::Task;
 
 /// How often turns begin, and views are refreshed.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -2,12 +2,11 @@
 //! changes nothing.
 
 use super::{Change, Ledger, LedgerError, Orders, PaymentState};
-use crate::provider::{Charge, ChargeStatus, Event};
-use crate::signature::WebhookSecret;
+use crate::provider::{Charge, ChargeStatus};
 use PaymentState::{Captured, Declined, Pending, Refunded, Refunding};
 use sqlx::PgConnection;
+use stores::postgres::Transaction;
 use stores::sql::{row, run};
-use time::OffsetDateTime;
 
 /// A payment, locked.
 struct Known {
@@ -36,53 +35,21 @@ const FIND: &str = "
 impl<O: Orders> Ledger<O> {
     /// Applies a charge as the provider has it.
     pub async fn apply(&self, charge: &Charge) -> Result<Option<Change>, LedgerError> {
-        let mut transaction = self.orders.begin("BEGIN").await?;
+        let transaction = self.postgres.begin("BEGIN").await?;
+        self.apply_and_commit(transaction, charge).await
+    }
+
+    /// Applies a charge, and commits the transaction with what it holds already.
+    pub(super) async fn apply_and_commit(
+        &self,
+        mut transaction: Transaction,
+        charge: &Charge,
+    ) -> Result<Option<Change>, LedgerError> {
         match self.apply_in(&mut transaction, charge).await {
             Ok(change) => {
                 transaction.commit().await?;
                 self.tell(change).await;
                 Ok(change)
-            }
-            Err(LedgerError::Postgres(error)) => Err(error.into()),
-            Err(refused) => {
-                transaction.rollback().await?;
-                Err(refused)
-            }
-        }
-    }
-
-    /// Verifies a webhook and applies its event, in the transaction that stores it.
-    pub async fn receive(
-        &self,
-        secret: &WebhookSecret,
-        signature: &str,
-        body: &[u8],
-        now: OffsetDateTime,
-    ) -> Result<(), LedgerError> {
-        secret.verify(signature, body, now)?;
-        let event = serde_json::from_slice::<Event>(body);
-        let event = event.map_err(|error| LedgerError::Malformed(error.to_string()))?;
-        let text = String::from_utf8_lossy(body);
-        // JSON can, and Postgres' text cannot.
-        if text.contains("\\u0000") {
-            return Err(LedgerError::Malformed("it holds a zero byte".to_owned()));
-        }
-        let mut transaction = self.orders.begin("BEGIN").await?;
-        let stored = run(
-            &mut *transaction,
-            "INSERT INTO webhook_events (event_id, kind, body) VALUES ($1, $2, $3::text::jsonb)
-             ON CONFLICT DO NOTHING",
-            (&*event.id, &*event.kind, &*text),
-        );
-        if stored.await? == 0 {
-            transaction.rollback().await?;
-            return Ok(());
-        }
-        match self.apply_in(&mut transaction, &event.charge).await {
-            Ok(change) => {
-                transaction.commit().await?;
-                self.tell(change).await;
-                Ok(())
             }
             Err(LedgerError::Postgres(error)) => Err(error.into()),
             Err(refused) => {
@@ -131,7 +98,7 @@ impl<O: Orders> Ledger<O> {
         Ok(Some(match (charge.status, state) {
             (ChargeStatus::Declined, Pending) => {
                 let reason = charge.decline_reason.as_deref().unwrap_or_default();
-                (Declined, format!("declined: {reason}"))
+                (Declined, format!("declined: {}", for_postgres(reason)))
             }
             (ChargeStatus::Succeeded, Pending | Declined) if is_back => {
                 (Refunded, "provider".to_owned())
@@ -155,6 +122,11 @@ impl<O: Orders> Ledger<O> {
             _ => return Ok(None),
         }))
     }
+}
+
+/// JSON can hold a zero byte, and Postgres' text cannot.
+pub(super) fn for_postgres(text: &str) -> String {
+    text.replace('\0', " ")
 }
 
 impl Known {

@@ -2,12 +2,14 @@
 //! orders. What does not agree is named, charge by charge.
 
 use super::{Ledger, LedgerError, Orders, PaymentState};
-use crate::provider::{Charge, ChargeStatus, Movement, ProviderError};
+use crate::provider::{Charge, ChargeStatus, Movement};
 use PaymentState::{Captured, Declined, Pending, Refunded, Refunding};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::time::Duration;
 use stores::sql::rows;
+use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 
 const SNAPSHOT: &str = "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY";
@@ -50,13 +52,16 @@ struct Payment {
     state: PaymentState,
     /// Returned to the buyer of a paid order, not because it came too late or twice.
     is_returned: bool,
+    /// Why the provider does not refund it.
+    refused: Option<String>,
 }
 
-type Row = (i64, i64, String, Option<String>, PaymentState, bool);
+type Row = (i64, i64, String, Option<String>, PaymentState, bool, Option<String>);
 
 impl From<Row> for Payment {
-    fn from((order_id, amount_cents, reference, charge_id, state, is_returned): Row) -> Self {
-        Self { order_id, amount_cents, reference, charge_id, state, is_returned }
+    fn from(row: Row) -> Self {
+        let (order_id, amount_cents, reference, charge_id, state, is_returned, refused) = row;
+        Self { order_id, amount_cents, reference, charge_id, state, is_returned, refused }
     }
 }
 
@@ -76,6 +81,17 @@ struct Sides {
 }
 
 impl<O: Orders> Ledger<O> {
+    /// Compares again until no payment is under way. The provider may be away meanwhile.
+    pub async fn books_until(&self, deadline: Instant) -> Result<Books, LedgerError> {
+        loop {
+            match self.books().await {
+                Ok(books) if books.quiescent || Instant::now() >= deadline => return Ok(books),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                _ => sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
     /// Compares all sides. Reads every payment: seconds for a million.
     pub async fn books(&self) -> Result<Books, LedgerError> {
         let mut books = self.sides().await?.compare();
@@ -88,18 +104,23 @@ impl<O: Orders> Ledger<O> {
         }
         books.drift.sort();
         books.ok = books.drift.is_empty();
+        self.books_drift.set(u32::try_from(books.drift.len()).unwrap_or(u32::MAX));
+        for drift in &books.drift {
+            tracing::error!(drift, "the books do not agree");
+        }
         Ok(books)
     }
 
     async fn sides(&self) -> Result<Sides, LedgerError> {
-        let mut snapshot = self.orders.begin(SNAPSHOT).await?;
+        let mut snapshot = self.postgres.begin(SNAPSHOT).await?;
         let shops = "SELECT name FROM payment_shop";
         let shops: Vec<(String,)> = rows(&mut *snapshot, shops, ()).await?;
         let payments = rows(
             &mut *snapshot,
             "SELECT order_id, amount_cents, reference, charge_id, state::text,
                  coalesce(reason IN ('operator', 'provider'), false)
-                     AND state IN ('refunding', 'refunded') AS is_returned
+                     AND state IN ('refunding', 'refunded') AS is_returned,
+                 CASE state WHEN 'refunding' THEN refused END AS refused
              FROM payments",
             (),
         );
@@ -111,11 +132,10 @@ impl<O: Orders> Ledger<O> {
         let is_ours = |reference: &str| heads.iter().any(|head| reference.starts_with(head));
         let (mut charges, mut transactions, mut after) = (HashMap::new(), 0, 0);
         let provider = loop {
-            let page = match self.provider.transactions(after).await {
-                // It keeps no list.
-                Err(ProviderError::Refused { code, .. }) if code == "simulated" => break None,
-                page => page?,
-            };
+            if self.provider.is_simulated() {
+                break None; // it keeps no list
+            }
+            let page = self.provider.transactions(after).await?;
             let Some(last) = page.last() else { break Some(charges) };
             after = last.number;
             for transaction in page {
@@ -157,9 +177,19 @@ impl Sides {
         let mut books = Books {
             captured_cents: sum(&[Captured, Refunding, Refunded]),
             refunded_cents: sum(&[Refunded]),
-            under_way: self.payments.iter().filter(|one| one.state == Refunding).count(),
             ..Books::default()
         };
+        for payment in self.payments.iter().filter(|payment| payment.state == Refunding) {
+            match payment {
+                Payment { refused: None, .. } => books.under_way += 1,
+                Payment { refused: Some(why), charge_id, order_id: order, .. } => {
+                    let charge = charge_id.as_deref().unwrap_or(&payment.reference);
+                    books
+                        .drift
+                        .push(format!("{charge}: its refund for order {order} is refused: {why}"));
+                }
+            }
+        }
         self.orders_against_ledger(&mut books);
         self.ledger_against_provider(&mut books);
         books.quiescent = books.under_way == 0;

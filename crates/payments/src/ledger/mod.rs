@@ -2,34 +2,31 @@
 //!
 //! Three sources tell of a charge, in any order and any number of times: the answer to it, its
 //! webhooks, and reconciliation. All go through [`Ledger::apply`], in which one transaction decides
-//! what the money does to the order. Lock order: payments, then orders.
+//! what the money does to the order. Lock order: the order's payments by id, then the order.
 
 mod apply;
 mod attempts;
 pub mod books;
+mod inbox;
 mod reconciliation;
 mod refunds;
+pub mod tasks;
 
 use crate::provider::{PaymentProvider, ProviderError};
 use crate::signature::SignatureError;
+use ::metrics::Gauge;
 use serde::Serialize;
 use sqlx::PgConnection;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgTypeInfo, PgValueRef};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use stores::postgres::Transaction;
+use stores::pool::Pool;
 use tokio::sync::Notify;
 use utoipa::ToSchema;
 
 /// The shop's orders. Statements run in the ledger's transactions.
 pub trait Orders: Send + Sync + 'static {
-    /// Begins a transaction with `statement`, a BEGIN of some kind.
-    fn begin(
-        &self,
-        statement: &'static str,
-    ) -> impl Future<Output = sqlx::Result<Transaction>> + Send;
-
     /// Whether the order could be paid now; then it cannot be closed before the transaction ends.
     fn is_payable(
         &self,
@@ -145,16 +142,26 @@ pub struct Change {
 pub struct Ledger<O> {
     orders: O,
     provider: Arc<dyn PaymentProvider>,
+    postgres: Pool,
+    /// How much does not agree in the books.
+    books_drift: Gauge,
     /// Notified when money has to go back.
     pub refunds_wakeup: Notify,
     provider_is_away: AtomicBool,
 }
 
 impl<O: Orders> Ledger<O> {
-    pub fn new(orders: O, provider: Arc<dyn PaymentProvider>) -> Self {
+    pub fn new(
+        orders: O,
+        provider: Arc<dyn PaymentProvider>,
+        postgres: Pool,
+        books_drift: Gauge,
+    ) -> Self {
         Self {
             orders,
             provider,
+            postgres,
+            books_drift,
             refunds_wakeup: Notify::new(),
             provider_is_away: AtomicBool::new(false),
         }

@@ -1,5 +1,6 @@
 //! Money that goes back: an operator's refunds, and the task that carries out all of them.
 
+use super::apply::for_postgres;
 use super::{Change, Ledger, LedgerError, Orders, PaymentState};
 use crate::provider::ProviderError;
 use crate::simulated::SIMULATED;
@@ -10,30 +11,36 @@ use stores::sql::{row, rows, run};
 const STEP: usize = 64;
 const AT_ONCE: usize = 8;
 
-/// Refunds that are due; repeated until they are done. Instances skip each other's.
+/// Refunds that are due; repeated until they are done or refused. Instances skip each other's.
 const CLAIM: &str = "
     WITH due AS MATERIALIZED (
-        SELECT id FROM payments WHERE state = 'refunding' AND due_at <= now()
+        SELECT id FROM payments WHERE state = 'refunding' AND refused IS NULL AND due_at <= now()
         ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
     )
     UPDATE payments p SET due_at = now() + interval '10 seconds' FROM due WHERE p.id = due.id
     RETURNING p.id, p.order_id, p.amount_cents, p.reference, coalesce(p.charge_id, p.reference)";
 
+/// What an operator asks for. A refund that was refused is tried again.
+const BEGIN: &str = "
+    WITH locked AS MATERIALIZED (
+        SELECT id FROM payments WHERE order_id = $1 ORDER BY id FOR UPDATE
+    )
+    UPDATE payments p
+    SET state = 'refunding', reason = CASE p.state WHEN 'captured' THEN 'operator' ELSE p.reason END,
+        refused = NULL, updated_at = now(), due_at = now()
+    FROM locked
+    WHERE p.id = locked.id
+        AND (p.state = 'captured' OR p.state = 'refunding' AND p.refused IS NOT NULL)";
+
+/// Id, order, amount, reference, charge.
 type Due = (i64, i64, i64, String, String);
 
 impl<O: Orders> Ledger<O> {
     /// Returns the money of a paid order, and with `return_unit` cancels it. Repeatable: the money
     /// and the unit go back once.
     pub async fn refund(&self, order: i64, return_unit: bool) -> Result<(), LedgerError> {
-        let mut transaction = self.orders.begin("BEGIN").await?;
-        let refunding = run(
-            &mut *transaction,
-            "UPDATE payments SET state = 'refunding', reason = 'operator', updated_at = now(),
-                 due_at = now()
-             WHERE order_id = $1 AND state = 'captured'",
-            (order,),
-        );
-        let is_new = refunding.await? == 1;
+        let mut transaction = self.postgres.begin("BEGIN").await?;
+        let is_new = run(&mut *transaction, BEGIN, (order,)).await? > 0;
         if !is_new {
             let before: Option<(i64,)> = row(
                 &mut *transaction,
@@ -58,7 +65,7 @@ impl<O: Orders> Ledger<O> {
     /// Carries out the refunds that are due. Answers how many were; an error if some wait for long,
     /// although others went well.
     pub async fn refund_step(&self) -> Result<usize, LedgerError> {
-        let mut transaction = self.orders.begin("BEGIN").await?;
+        let mut transaction = self.postgres.begin("BEGIN").await?;
         let limit = i64::try_from(STEP).unwrap_or(i64::MAX);
         let due: Vec<Due> = rows(&mut *transaction, CLAIM, (limit,)).await?;
         transaction.commit().await?;
@@ -69,11 +76,12 @@ impl<O: Orders> Ledger<O> {
             outcome = done.into_iter().fold(outcome, Result::and);
         }
         outcome?;
-        let mut transaction = self.orders.begin("BEGIN").await?;
+        let mut transaction = self.postgres.begin("BEGIN").await?;
         let late: Option<(i64,)> = row(
             &mut *transaction,
             "SELECT count(*) FROM payments
-             WHERE state = 'refunding' AND updated_at < now() - interval '1 minute'",
+             WHERE state = 'refunding' AND refused IS NULL
+                 AND updated_at < now() - interval '1 minute'",
             (),
         )
         .await?;
@@ -85,37 +93,50 @@ impl<O: Orders> Ledger<O> {
     }
 
     async fn carry_out(&self, due: &Due) -> Result<(), LedgerError> {
-        let (id, order, amount_cents, reference, charge) = due;
-        let refunded = match amount_cents {
-            0 => Ok(()),
-            _ if charge.starts_with(SIMULATED) => Ok(()),
-            _ => {
-                // By the charge, which others at this provider do not have: it is refunded once.
-                let key = format!("refund-{charge}");
-                self.provider.refund(&key, charge, *amount_cents).await.map(drop)
+        let (id, order, amount_cents, _, charge) = due;
+        let is_real = *amount_cents > 0 && !charge.starts_with(SIMULATED);
+        let returned = if is_real { self.return_money(due).await } else { Ok(()) };
+        let refused = match returned {
+            Ok(()) => None,
+            Err(LedgerError::Provider(ProviderError::Refused { code, message })) => {
+                tracing::error!(order, charge, code, message, "a refund is refused");
+                Some(for_postgres(&format!("{code}: {message}")))
             }
+            Err(other) => return Err(other),
         };
-        match refunded {
-            Ok(()) => {
-                let mut transaction = self.orders.begin("BEGIN").await?;
-                let done = run(
-                    &mut *transaction,
-                    "UPDATE payments SET state = 'refunded', updated_at = now()
-                     WHERE id = $1 AND state = 'refunding'",
-                    (*id,),
-                );
-                let done = done.await? == 1;
-                transaction.commit().await?;
-                let change = Change { order: *order, state: PaymentState::Refunded };
-                self.tell(done.then_some(change)).await;
-                Ok(())
+        let is_refunded = refused.is_none();
+        let state = if is_refunded { PaymentState::Refunded } else { PaymentState::Refunding };
+        let done = run(
+            &self.postgres,
+            "UPDATE payments SET state = $2::payment_state, refused = $3, updated_at = now()
+             WHERE id = $1 AND state = 'refunding'",
+            (*id, state.as_str(), refused),
+        );
+        let is_new = done.await? == 1 && is_refunded;
+        self.tell(is_new.then_some(Change { order: *order, state })).await;
+        Ok(())
+    }
+
+    /// Has the provider return a charge: what it still holds of it.
+    async fn return_money(&self, due: &Due) -> Result<(), LedgerError> {
+        let (_, _, amount_cents, reference, charge) = due;
+        // By the charge, which others at this provider do not have: it is refunded once.
+        let key = format!("refund-{charge}");
+        let refused = match self.provider.refund(&key, charge, *amount_cents).await {
+            Err(refused @ ProviderError::Refused { .. }) => refused,
+            answered => return Ok(answered.map(drop)?),
+        };
+        // It may be that all or a part has gone back in another way.
+        let found = self.ask(reference).await;
+        let found = found.map_err(|error| ProviderError::Unknown(error.to_string()))?;
+        let found = found.iter().find(|found| found.id == *charge);
+        match found.map(|found| found.amount_cents - found.refunded_cents) {
+            Some(..=0) => Ok(()),
+            Some(left) if left < *amount_cents => {
+                let key = format!("refund-{charge}-{left}");
+                Ok(self.provider.refund(&key, charge, left).await.map(drop)?)
             }
-            Err(ProviderError::Refused { code, message }) => {
-                tracing::error!(%order, charge, code, message, "a refund was refused");
-                // It may be that the money has gone back in another way.
-                self.look_up(reference).await.map(drop)
-            }
-            Err(unknown) => Err(unknown.into()),
+            _ => Err(refused.into()),
         }
     }
 }

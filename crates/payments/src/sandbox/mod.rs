@@ -50,11 +50,9 @@ pub struct Sandbox {
 
 /// Starts a sandbox on a port of its own.
 ///
-/// For the embedded mode: bind the shop's port first, as `webhook_url` names it; start this before
-/// the shop's tasks, give [`Sandbox::url`] and the same key to
-/// [`HttpProvider::new`](crate::client::HttpProvider::new), and the same secret to the inbox. At
-/// the end stop the shop first: webhooks that it no longer takes are sent after the next start. A
-/// data file serves one sandbox at a time.
+/// Beside a shop: bind the shop's port first, as `webhook_url` names it, and at the end stop the
+/// shop first: webhooks that it no longer takes are sent after the next start. A data file serves
+/// one sandbox at a time.
 pub async fn start(settings: Settings) -> Result<Sandbox, SandboxError> {
     let url = parse_http_url(&settings.webhook_url).map_err(SandboxError::Setting)?;
     if settings.api_key.is_empty() || settings.webhook_secret.is_empty() {

@@ -3,7 +3,7 @@
 use super::faults::Faults;
 use clap::Args;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const ABOUT: &str = "\
 A payment provider for tests, apart from the shop as a real one is.
@@ -53,4 +53,24 @@ pub struct Settings {
 
     #[command(flatten)]
     pub faults: Faults,
+}
+
+impl Settings {
+    /// Beside a shop at an address of this machine, with its books in `folder`.
+    pub fn beside(
+        shop: SocketAddr,
+        folder: &Path,
+        api_key: String,
+        webhook_secret: String,
+    ) -> Self {
+        Self {
+            listen_addr: SocketAddr::new(shop.ip(), 0),
+            public_url: None,
+            webhook_url: format!("http://{shop}/api/v1/webhooks/payments"),
+            api_key,
+            webhook_secret,
+            data_file: folder.join("sandbox-pay.jsonl"),
+            faults: Faults::default(),
+        }
+    }
 }

@@ -13,6 +13,7 @@ pub enum Mood {
     Declines,
     /// It charges, and its answer is lost.
     LosesAnswers,
+    RefusesRefunds,
     Away,
 }
 
@@ -77,6 +78,10 @@ fn away<T>() -> Result<T, ProviderError> {
     Err(ProviderError::Unknown("away".to_owned()))
 }
 
+fn refused<T>(code: &str) -> Result<T, ProviderError> {
+    Err(ProviderError::Refused { code: code.to_owned(), message: "no".to_owned() })
+}
+
 impl PaymentProvider for Scripted {
     fn charge<'a>(&'a self, request: &'a ChargeRequest) -> Pending<'a, Charge> {
         Box::pin(async move {
@@ -103,17 +108,24 @@ impl PaymentProvider for Scripted {
             if told.mood == Mood::Away {
                 return away();
             }
+            if told.mood == Mood::RefusesRefunds {
+                return refused("too_old");
+            }
             if let Some(refund) = told.refunds.get(key) {
                 return Ok(refund.clone());
             }
+            let by_hand = told.refunds.contains_key("by hand");
+            let charge = told.charges.iter_mut().find(|charge| charge.id == of);
+            let charge = charge.expect("a charge of ours");
+            if charge.refunded_cents + amount_cents > charge.amount_cents {
+                assert!(by_hand, "refunded twice: {charge:?}");
+                return refused("refund_exceeds_charge");
+            }
+            charge.refunded_cents += amount_cents;
             let id = format!("re_{}", told.refunds.len());
             let refund = Refund { id, charge: of.to_owned(), amount_cents };
             told.refunds.insert(key.to_owned(), refund.clone());
             told.movements.push(Movement::Refund(refund.clone()));
-            let charge = told.charges.iter_mut().find(|charge| charge.id == of);
-            let charge = charge.expect("a charge of ours");
-            charge.refunded_cents += amount_cents;
-            assert!(charge.refunded_cents <= charge.amount_cents, "refunded twice: {charge:?}");
             Ok(refund)
         })
     }

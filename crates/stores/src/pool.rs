@@ -15,6 +15,7 @@
 //! first deallocates what the session's last user prepared. Four exchanges instead of one: correct,
 //! and slow.
 
+use crate::postgres::Transaction;
 use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
@@ -27,7 +28,9 @@ use sqlx::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-use stores::postgres::Transaction;
+
+/// How long a command waits for Postgres when it starts.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Short: a shopper who gets 503 can retry.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -112,7 +115,7 @@ fn for_poolers(options: PgConnectOptions) -> PgConnectOptions {
 }
 
 /// Sets a mark by which [`check_session`] recognises a session without a pooler.
-pub(super) fn own_session(options: PgConnectOptions) -> PgConnectOptions {
+fn own_session(options: PgConnectOptions) -> PgConnectOptions {
     for_poolers(options).options([
         ("statement_timeout", STATEMENT_TIMEOUT),
         ("idle_in_transaction_session_timeout", IDLE_TRANSACTION_TIMEOUT),
@@ -121,7 +124,7 @@ pub(super) fn own_session(options: PgConnectOptions) -> PgConnectOptions {
 }
 
 /// Refuses connections to a pooler: it would mix up prepared statements.
-pub(super) async fn check_session(connection: &mut PgConnection) -> sqlx::Result<()> {
+async fn check_session(connection: &mut PgConnection) -> sqlx::Result<()> {
     let mark = connection.fetch_one("SELECT current_setting('flash_sale.session', true)").await?;
     if mark.try_get::<Option<String>, _>(0)?.is_some() {
         return Ok(());
@@ -153,6 +156,17 @@ impl Pool {
     /// The address of Postgres itself, for sessions.
     pub fn direct(&self) -> &PgConnectOptions {
         &self.direct
+    }
+
+    /// A session outside the pool, so that a connection error keeps its reason.
+    pub async fn session(&self) -> sqlx::Result<PgConnection> {
+        let options = own_session(self.direct().clone());
+        let connecting = async {
+            let mut connection = PgConnection::connect_with(&options).await?;
+            check_session(&mut connection).await?;
+            Ok(connection)
+        };
+        within(CONNECT_TIMEOUT, connecting).await
     }
 
     pub fn size(&self) -> u32 {

@@ -7,8 +7,8 @@ mod periodic;
 pub use liveness::Liveness;
 pub use periodic::{PeriodicTask, STEP_LIMIT, StepError, Task, survive};
 
-use crate::telemetry::instruments::Metrics;
 use futures_util::FutureExt;
+use metrics::{Gauge, gauge};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +24,13 @@ pub struct Tasks {
     tracker: TaskTracker,
     stop: CancellationToken,
     liveness: Arc<Liveness>,
-    metrics: Arc<Metrics>,
+    are_counted: bool,
 }
 
 impl Tasks {
-    pub fn new(liveness: Arc<Liveness>, metrics: Arc<Metrics>) -> Self {
-        Self { tracker: TaskTracker::new(), stop: CancellationToken::new(), liveness, metrics }
+    /// `are_counted`: whether operators see which of them fail.
+    pub fn new(liveness: Arc<Liveness>, are_counted: bool) -> Self {
+        Self { tracker: TaskTracker::new(), stop: CancellationToken::new(), liveness, are_counted }
     }
 
     /// Runs a task of `service` until [`Self::stop`]. `/readyz` says no while it is dead.
@@ -44,8 +45,12 @@ impl Tasks {
         F: Future<Output = ()> + Send + 'static,
     {
         let (service, liveness) = (service.clone(), self.liveness.clone());
-        let task =
-            Task { name, is_failing: self.metrics.worker_failing(name), stop: self.stop.clone() };
+        // 1 while the last step has failed.
+        let is_failing = match self.are_counted {
+            true => gauge!("flash_sale_worker_failing", "worker" => name),
+            false => Gauge::noop(),
+        };
+        let task = Task { name, is_failing, stop: self.stop.clone() };
         self.tracker.spawn(async move {
             loop {
                 let running = async { run(service.clone(), task.clone()).await };
