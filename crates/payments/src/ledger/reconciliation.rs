@@ -42,10 +42,14 @@ impl<O: Orders> Ledger<O> {
         outcome.map(|()| due.len())
     }
 
-    /// Asks for one attempt; gives it up if there is no charge and the order is long closed.
+    /// Asks for one attempt; gives it up if there is no charge and the order was long closed.
     pub async fn reconcile(&self, reference: &str, order: i64) -> Result<(), LedgerError> {
-        if self.look_up(reference).await? == 0 {
-            self.abandon(reference, order).await?;
+        // Before it asks: a charge may come between the provider's answer and a later look.
+        let mut transaction = self.orders.begin("BEGIN").await?;
+        let is_over = self.orders.is_long_closed(&mut transaction, order).await?;
+        transaction.commit().await?;
+        if self.look_up(reference).await? == 0 && is_over {
+            self.abandon(reference).await?;
         }
         Ok(())
     }
