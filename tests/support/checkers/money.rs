@@ -1,4 +1,4 @@
-//! I13, charge by charge: the provider's own list against the orders, the ledger, and what was told.
+//! I13, charge by charge: the provider's own list against orders, ledger, and what was told.
 
 use super::*;
 
