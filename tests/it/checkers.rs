@@ -121,7 +121,7 @@ fn money() -> Money {
         paid,
         cancelled,
         may_be_refunded,
-        refunded: false,
+        ..Told::default()
     };
     let side = json!({"captured_cents": 300, "refunded_cents": 200});
     Money {
@@ -281,6 +281,7 @@ const BREAKS: &[(Checker, Change)] = &[
     (RefundedOnce, |run| charge(run, "b").refunds[0] = 50),
     (MoneyAsTold, |run| run.money.orders.extend([(1, (Expired, 100))])),
     (MoneyAsTold, |run| run.money.orders.extend([(2, (Paid, 100))])),
+    (MoneyAsTold, |run| run.money.told.get_mut(&1).expect("told").shows_captured = Some(false)),
     (BooksAgree, |run| run.money.ledger[0].state = "failed".to_owned()),
     (BooksAgree, |run| run.money.ledger[2].charge = None),
     (BooksAgree, |run| run.money.ledger[1].cents = 99),

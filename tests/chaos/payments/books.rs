@@ -65,6 +65,12 @@ pub async fn of_program(server: SocketAddr) -> Result<Value> {
     Ok(asked.send().await?.body)
 }
 
+pub async fn shows_captured(world: &World, order: i64, user: u32) -> Result<bool> {
+    let url = format!("http://{}/api/v1/orders/{order}", world.addresses[0]);
+    let read = ask(&client(), "GET", url).bearer(&world.token(user)).send().await?;
+    Ok(read.body["payment"] == "captured")
+}
+
 /// A planted bug: the provider, which is down for that, has refunded a charge twice.
 pub async fn refund_again(cluster: &mut Cluster) -> Result {
     let file = cluster.folder.0.join(FILE);

@@ -2,8 +2,6 @@
 
 use super::*;
 use crate::support::checkers::money::Told;
-use crate::support::driver::World;
-use std::sync::MutexGuard;
 
 const TRIES: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,10 +22,6 @@ impl Till {
         let (paid, unheard, refused) = Default::default();
         Self { world, told: Mutex::default(), paid, unheard, refused, strange: Mutex::default() }
     }
-
-    fn told(&self) -> MutexGuard<'_, BTreeMap<i64, Told>> {
-        locked(&self.told)
-    }
 }
 
 /// One buyer after the other, until the world stops.
@@ -38,15 +32,17 @@ pub async fn run(till: Arc<Till>, number: u16) {
     let Ok(http) = http.build() else { return };
     while !till.world.is_stopping() {
         let seed = random.next();
-        let token = till.world.token(till.world.new_number());
+        let user = till.world.new_number();
+        let token = till.world.token(user);
         let (till, http) = (till.clone(), http.clone());
-        Buyer { till, http, token, order: String::new(), seed }.visit().await;
+        Buyer { till, http, user, token, order: String::new(), seed }.visit().await;
     }
 }
 
 struct Buyer {
     till: Arc<Till>,
     http: reqwest::Client,
+    user: u32,
     token: String,
     order: String,
     seed: u64,
@@ -89,7 +85,9 @@ impl Buyer {
     }
 
     fn note(&self, tell: impl FnOnce(&mut Told)) {
-        tell(self.till.told().entry(self.order.parse().unwrap_or_default()).or_default());
+        let order = self.order.parse().unwrap_or_default();
+        let unknown = Told { user: self.user, ..Told::default() };
+        tell(locked(&self.till.told).entry(order).or_insert(unknown));
     }
 
     /// An answer that is one, from any instance; `None`: none in many tries, or the run is over.

@@ -9,7 +9,7 @@ use crate::faults::{Fault, Stage, Strikes, network, points, postgres, processes}
 use crate::instance::{Instance, Role};
 use crate::report::TrialReport;
 use crate::support::checkers::{self, Evidence, Violation, money::Money};
-use crate::support::driver::{ORDINARY, admin};
+use crate::support::driver::{ORDINARY, World, admin};
 use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, settle};
 use crate::trial::{Plan, create_world};
@@ -22,6 +22,9 @@ const PROVIDER: usize = SERVERS;
 const BUYERS: u16 = 4;
 /// Reconciliation asks for an attempt every 30 s at least.
 const MONEY_AT_REST_WITHIN: Duration = Duration::from_secs(75);
+
+/// Orders that are read like their buyers do, in the end.
+const LOOKED_AT: usize = 300;
 
 /// Two instances, and the provider, which are connected by proxies.
 pub async fn deploy() -> Result<Cluster> {
@@ -168,6 +171,9 @@ async fn conclude(
     let mut late = [strikes.crashes.clone(), locked(&till.strange).clone()].concat();
     late.truncate(10);
     money.told = std::mem::take(&mut *locked(&till.told));
+    for (order, told) in money.told.iter_mut().rev().take(LOOKED_AT) {
+        told.shows_captured = Some(books::shows_captured(&till.world, *order, told.user).await?);
+    }
     for server in cluster.serving() {
         money.books.push(books::of_program(server).await?);
     }

@@ -25,6 +25,10 @@ pub struct Told {
     pub may_be_refunded: bool,
     /// With its unit.
     pub refunded: bool,
+    /// The number of the buyer.
+    pub user: u32,
+    /// In the end: whether the shop shows the payment as captured.
+    pub shows_captured: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -98,7 +102,10 @@ pub(super) fn was_told(case: &Case, found: &mut Found) {
             Told { may_be_refunded: true, .. } | Told { paid: false, .. } => true,
             Told { paid: true, .. } => status == Some(OrderStatus::Paid),
         };
-        if !is_kept || told.paid && told.cancelled {
+        let mut kept = money.charges.values().filter(|charge| charge.refunds.is_empty());
+        let shows = told.shows_captured;
+        let is_shown = shows.is_none_or(|shows| shows == kept.any(|one| one.order == *order));
+        if !is_kept || !is_shown || told.paid && told.cancelled {
             found.add(format!("order {order} is {status:?}: {told:?}"));
         }
     }
