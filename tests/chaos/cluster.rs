@@ -16,6 +16,8 @@ pub struct Cluster {
     pub instances: Vec<Instance>,
     pub redis_proxies: Vec<Proxy>,
     pub postgres_proxies: Vec<Proxy>,
+    /// To the payment provider, and from it.
+    pub payment_proxies: Vec<Proxy>,
     pub redis: RedisProcess,
     pub postgres: PostgresServer,
     pub primary: Arc<Mutex<PgConnectOptions>>,
@@ -37,6 +39,7 @@ impl Cluster {
             instances: Vec::new(),
             redis_proxies: Vec::new(),
             postgres_proxies: Vec::new(),
+            payment_proxies: Vec::new(),
             redis,
             postgres,
             primary: Arc::new(Mutex::new(options.clone())),
@@ -82,7 +85,7 @@ impl Cluster {
     }
 
     pub fn proxies(&self) -> impl Iterator<Item = &Proxy> {
-        self.redis_proxies.iter().chain(&self.postgres_proxies)
+        self.redis_proxies.iter().chain(&self.postgres_proxies).chain(&self.payment_proxies)
     }
 
     pub async fn refuse_postgres(&self, refuses: bool) {

@@ -8,11 +8,13 @@ pub enum Role {
     Server,
     ServerWithoutWriter,
     Worker,
+    /// The payment provider's sandbox.
+    Provider,
 }
 
 impl Role {
     pub fn serves(self) -> bool {
-        self != Self::Worker
+        matches!(self, Self::Server | Self::ServerWithoutWriter)
     }
 
     fn arguments(self) -> &'static [&'static str] {
@@ -20,6 +22,7 @@ impl Role {
             Self::Server => &["serve"],
             Self::ServerWithoutWriter => &["serve", "--no-writer"],
             Self::Worker => &["worker"],
+            Self::Provider => &["sandbox-pay"],
         }
     }
 }
@@ -31,6 +34,7 @@ pub struct Instance {
     pub role: Role,
     pub address: SocketAddr,
     settings: Settings,
+    pub flags: Vec<String>,
     folder: PathBuf,
     child: Option<Child>,
     started: Instant,
@@ -45,6 +49,7 @@ impl Instance {
             role,
             address: (Ipv4Addr::LOCALHOST, free_port()).into(),
             settings,
+            flags: Vec::new(),
             folder,
             child: None,
             started: Instant::now(),
@@ -70,6 +75,7 @@ impl Instance {
         launch::end_with_this_process(&mut command, Signal::SIGKILL);
         command
             .args(self.role.arguments())
+            .args(&self.flags)
             .env("NO_COLOR", "1") // the logs are searched
             .env("LISTEN_ADDR", self.address.to_string())
             .envs(self.settings.iter().cloned())

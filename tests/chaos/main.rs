@@ -4,6 +4,7 @@ mod cluster;
 mod faults;
 mod instance;
 mod measures;
+mod payments;
 mod planted;
 mod report;
 mod trial;
@@ -116,6 +117,7 @@ async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialRepo
     let plan = Plan {
         length: length.max(fault.least_length()),
         terminal_within: fault.terminal_within(),
+        least_accepted: fault.least_accepted().unwrap_or(plan.least_accepted),
         ..plan
     };
     let report = trial::run(fault, plan).await;
@@ -162,6 +164,7 @@ async fn run(arguments: Arguments) -> Result<bool> {
         patience: if is_short { 4 } else { 1 },
         least_accepted: arguments.seconds * 20,
         swaps_tokens: false,
+        refunds_again: false,
     };
     if !faults.is_empty() {
         say(HEADINGS);

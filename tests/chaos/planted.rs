@@ -2,9 +2,9 @@
 
 use crate::support::{checkers::Checker, plant::*, prelude::*, stores::Result};
 use crate::trial::{self, Plan};
-use crate::{cluster::Cluster, faults::Fault};
+use crate::{cluster::Cluster, faults::Fault, payments};
 use Checker::*;
-use How::{Library, Nowhere, Sql, SwappedTokens};
+use How::{Library, Money, Nowhere, RefundsAgain, Sql, SwappedTokens};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
@@ -13,11 +13,14 @@ enum How {
     Sql(&'static str),
     /// On the way there: a client that looks at another user's order is taken for that user.
     SwappedTokens,
+    /// Where people pay by a provider: statements, which may be none.
+    Money(&'static str),
+    RefundsAgain,
 }
 
 type Planted = (&'static str, Option<Checker>, How);
 
-const PLANTED: [Planted; 13] = [
+const PLANTED: [Planted; 19] = [
     ("no bug", None, Nowhere),
     ("sell_beyond_stock", Some(NoOversell), Library(SELL_BEYOND_STOCK)),
     ("sell_twice_to_a_user", Some(NoDuplicate), Library(SELL_TWICE_TO_A_USER)),
@@ -31,6 +34,12 @@ const PLANTED: [Planted; 13] = [
     ("forget_idempotency_keys", Some(SameKeySameOrder), Library(FORGET_IDEMPOTENCY_KEYS)),
     ("ignore_the_window", Some(OnlyWhileOpen), Library(IGNORE_THE_WINDOW)),
     ("swap_tokens", Some(OrdersArePrivate), SwappedTokens),
+    ("no bug, with payments", None, Money("")),
+    ("unpay_captured", Some(MoneyHasAnOrder), Money(UNPAY)),
+    ("expire_at_the_webhook", Some(MoneyAsTold), Money(EXPIRE_AT_THE_WEBHOOK)),
+    ("give_to_the_declined", Some(PaidHasMoney), Money(GIVE_TO_THE_DECLINED)),
+    ("forget_refunds", Some(BooksAgree), Money(FORGET_REFUNDS)),
+    ("refund_again", Some(RefundedOnce), RefundsAgain),
 ];
 
 /// The constraints that would stop a bug: Postgres guards some promises by itself.
@@ -71,17 +80,20 @@ pub async fn run(seed: u64, only: &[String]) -> Vec<(bool, String)> {
 }
 
 async fn deploy((bug, _, how): Planted) -> Result<Cluster> {
-    let cluster = Cluster::start(Fault::Calm.roles(), Vec::new()).await?;
+    let cluster = match how {
+        Money(_) | RefundsAgain => payments::deploy().await?,
+        _ => Cluster::start(Fault::Calm.roles(), Vec::new()).await?,
+    };
     let mut postgres = cluster.direct().await?;
     if let Some(constraint) = constraint_against(bug) {
         postgres.execute(constraint).await?;
     }
     match how {
         Library(mutation) => plant(&mut cluster.redis.connection().await?, mutation).await,
-        Sql(statements) => {
+        Sql(statements) | Money(statements) => {
             sqlx::raw_sql(statements).execute(&mut postgres).await?;
         }
-        SwappedTokens | Nowhere => {}
+        SwappedTokens | RefundsAgain | Nowhere => {}
     }
     Ok(cluster)
 }
@@ -101,8 +113,12 @@ async fn try_out(seed: u64, planted: Planted) -> Result<Found> {
         patience: 4,
         least_accepted: 150,
         swaps_tokens: how == SwappedTokens,
+        refunds_again: how == RefundsAgain,
     };
-    let (report, violations) = trial::conduct(fault, plan, seed, &mut cluster).await?;
+    let (report, violations) = match how {
+        Money(_) | RefundsAgain => payments::conduct(fault, plan, seed, &mut cluster).await?,
+        _ => trial::conduct(fault, plan, seed, &mut cluster).await?,
+    };
     let mut noticed: Vec<Checker> = violations.iter().map(|one| one.checker).collect();
     noticed.sort();
     noticed.dedup();

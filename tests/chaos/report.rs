@@ -57,6 +57,14 @@ impl TrialReport {
         }
     }
 
+    pub fn judge(&mut self, violations: &[Violation]) {
+        self.verdict = match (violations.is_empty(), &self.void) {
+            (false, _) => Verdict::Violated,
+            (true, Some(_)) => Verdict::Void,
+            (true, None) => Verdict::Passed,
+        };
+    }
+
     pub fn line(&self) -> String {
         let recovery = median(&self.recoveries_ms).map_or("-".into(), |ms| format!("{ms:.0} ms"));
         let at_rest = self.seconds_to_rest.map_or("-".into(), |after| format!("{after:.1} s"));
@@ -77,7 +85,9 @@ impl TrialReport {
 
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks: Vec<String> = self.violations.clone();
-        let is_told = |note: &&String| self.verdict != Verdict::Passed || note.starts_with(EXIT);
+        let is_told = |note: &&String| {
+            self.verdict != Verdict::Passed || note.starts_with(EXIT) || note.contains(" checked")
+        };
         remarks.extend(self.notes.iter().filter(is_told).cloned());
         remarks.extend(self.void.iter().map(|why| format!("void: {why}")));
         remarks

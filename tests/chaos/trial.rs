@@ -8,7 +8,7 @@ use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
 use crate::support::history::{Answer, History, Kind, Micros, Operation};
 use crate::support::prelude::*;
 use crate::support::stores::{Result, conclude, take_snapshots};
-use crate::{cluster::Cluster, instance::Instance};
+use crate::{cluster::Cluster, instance::Instance, payments};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -22,6 +22,8 @@ pub struct Plan {
     pub least_accepted: u64,
     /// A planted bug; see `planted.rs`.
     pub swaps_tokens: bool,
+    /// Another.
+    pub refunds_again: bool,
 }
 
 const SERVES_WITHIN: Duration = Duration::from_secs(15);
@@ -51,8 +53,15 @@ pub struct Healed {
 pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
     let began = Instant::now();
     let seed = Random::of(plan.seed, fault.name(), 0).next();
-    let mut cluster = Cluster::start(fault.roles(), fault.settings()).await?;
-    let mut report = match conduct(fault, plan, seed, &mut cluster).await {
+    let (mut cluster, judged);
+    if fault == Fault::Payments {
+        cluster = payments::deploy().await?;
+        judged = payments::conduct(fault, plan, seed, &mut cluster).await;
+    } else {
+        cluster = Cluster::start(fault.roles(), fault.settings()).await?;
+        judged = conduct(fault, plan, seed, &mut cluster).await;
+    }
+    let mut report = match judged {
         Ok((report, _)) => report,
         Err(error) => {
             let end = |one: &Instance| tail(&one.log(), 20);
@@ -113,11 +122,7 @@ pub async fn conduct(
     let at_rest = evidence.settled.after.map(|after| stopped_after + after);
     report.seconds_to_rest = at_rest.map(|after| after.as_secs_f64());
     report.void = void(plan, &evidence, &strikes);
-    report.verdict = match (violations.is_empty(), &report.void) {
-        (false, _) => Verdict::Violated,
-        (true, Some(_)) => Verdict::Void,
-        (true, None) => Verdict::Passed,
-    };
+    report.judge(&violations);
     Ok((report, violations))
 }
 

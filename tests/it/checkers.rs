@@ -1,5 +1,6 @@
 //! Each checker finds its violation in a small hand-made history, and lets a sound one pass.
 
+use crate::support::checkers::money::{Charge, LedgerRow, Money, Told};
 use crate::support::{checkers::*, history::*, prelude::*};
 use Answer::{Accepted, AlreadyOrdered, Conflict, Done, NeverSent, Order as Is, OrderNotFound};
 use Answer::{Replayed, SoldOut, Unavailable, Undocumented, Unknown};
@@ -99,8 +100,46 @@ fn sound() -> Evidence {
         audits: vec![json!({"ok": true, "conserved": true})],
         settled: Settled { after: Some(Duration::from_secs(1)), ..Settled::default() },
         late_effects: Duration::from_secs(1),
+        money: money(),
         ..Evidence::default()
     }
+}
+
+/// Order 1 was paid, 2 was cancelled too late, and 3 was refunded by an operator.
+fn money() -> Money {
+    let charge = |order, refunds: &[i64]| Charge { order, cents: 100, refunds: refunds.to_vec() };
+    let charges = [("a", charge(1, &[])), ("b", charge(2, &[100])), ("c", charge(3, &[100]))];
+    let charges = charges.map(|(id, charge)| (id.to_owned(), charge));
+    let ledger = charges.iter().zip(["captured", "refunded", "refunded"]);
+    let ledger = ledger.map(|((id, charge), state)| LedgerRow {
+        order: charge.order,
+        cents: charge.cents,
+        state: state.to_owned(),
+        charge: Some(id.clone()),
+    });
+    let told = |paid, cancelled, may_be_refunded| Told {
+        paid,
+        cancelled,
+        may_be_refunded,
+        ..Told::default()
+    };
+    let side = json!({"captured_cents": 300, "refunded_cents": 200});
+    Money {
+        ledger: ledger.collect(),
+        orders: [(1, (Paid, 100)), (2, (Cancelled, 100)), (3, (Paid, 100))].into(),
+        told: [
+            (1, told(true, false, false)),
+            (2, told(false, true, false)),
+            (3, told(true, false, true)),
+        ]
+        .into(),
+        books: vec![json!({"ok": true, "quiescent": true, "paid_cents": 100, "provider": side})],
+        charges: charges.into(),
+    }
+}
+
+fn charge<'a>(run: &'a mut Evidence, id: &str) -> &'a mut Charge {
+    run.money.charges.get_mut(id).expect("a charge")
 }
 
 fn did(run: &mut Evidence, operation: Operation) {
@@ -233,6 +272,21 @@ const BREAKS: &[(Checker, Change)] = &[
     (OnlyWhileOpen, |run| accepted_between(run, 42_000, 43_000)),
     (OrdersArePrivate, |run| did(run, pry(Is(Paid)))),
     (OrdersArePrivate, |run| did(run, pry(Conflict))),
+    (MoneyHasAnOrder, |run| charge(run, "b").refunds.clear()),
+    (MoneyHasAnOrder, |run| charge(run, "a").order = 4),
+    (PaidHasMoney, |run| charge(run, "a").cents = 99),
+    (PaidHasMoney, |run| charge(run, "a").refunds.push(100)),
+    (PaidHasMoney, |run| run.money.told.clear()),
+    (RefundedOnce, |run| charge(run, "b").refunds.push(100)),
+    (RefundedOnce, |run| charge(run, "b").refunds[0] = 50),
+    (MoneyAsTold, |run| run.money.orders.extend([(1, (Expired, 100))])),
+    (MoneyAsTold, |run| run.money.orders.extend([(2, (Paid, 100))])),
+    (MoneyAsTold, |run| run.money.told.get_mut(&1).expect("told").shows_captured = Some(false)),
+    (BooksAgree, |run| run.money.ledger[0].state = "failed".to_owned()),
+    (BooksAgree, |run| run.money.ledger[2].charge = None),
+    (BooksAgree, |run| run.money.ledger[1].cents = 99),
+    (BooksAgree, |run| run.money.books[0]["quiescent"] = json!(false)),
+    (BooksAgree, |run| run.money.books[0]["paid_cents"] = json!(200)),
     (DocumentedAnswers, |run| did(run, buy(80, 4, Undocumented(500), NO_ORDER))),
 ];
 

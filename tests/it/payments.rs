@@ -241,6 +241,28 @@ async fn a_declined_payment_can_be_tried_again_and_a_lost_answer_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_is_given_up_when_its_order_was_long_closed() {
+    let till = Till::open().await;
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    till.open_page(&shopper, &order).await;
+    shopper.cancel(&order).await.assert(200);
+    let ledger = &till.app.services.payments.ledger;
+    let reference: String = till.app.value("SELECT reference FROM payments").await;
+    let id = order.parse().expect("an id");
+    ledger.reconcile(&reference, id).await.expect("an answer");
+    assert_eq!(shopper.order(&order).await.body["payment"], "pending");
+    let long_ago = "now() - interval '11 minutes'";
+    let close = format!("UPDATE orders SET closed_at = {long_ago}, pay_by = {long_ago}");
+    till.app.execute(&close).await;
+    ledger.reconcile(&reference, id).await.expect("an answer");
+    assert_eq!(shopper.order(&order).await.body.get("payment"), None);
+    // One that comes all the same goes back.
+    till.deliver("evt_late", &till.provider.confirm()).await.assert(204);
+    until_payment(&shopper, &order, "refunded").await;
+    till.assert_books(0, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
     let till = Till::open().await;
     let orders = till.app.orders_to_pay(&till.sale, 3).await;

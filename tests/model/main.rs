@@ -30,6 +30,7 @@
 
 mod actions;
 mod handoff;
+mod payments;
 mod properties;
 mod protocol;
 mod state;

@@ -68,6 +68,31 @@ pub const UNPAY: &str = trigger!(
     "UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = NEW.id; RETURN NULL;"
 );
 
+/// A refund is done as soon as it is to be done: the provider is not asked.
+pub const FORGET_REFUNDS: &str = "
+    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.state := 'refunded'; RETURN NEW;
+    END $$;
+    CREATE TRIGGER planted BEFORE UPDATE ON payments FOR EACH ROW WHEN (NEW.state = 'refunding')
+    EXECUTE FUNCTION planted()";
+/// One that was paid before.
+pub const EXPIRE_AT_THE_WEBHOOK: &str = "
+    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        UPDATE orders SET status = 'expired', slot = NULL, paid_at = NULL, closed_at = now()
+        WHERE status = 'paid'
+            AND id = (SELECT order_id FROM payments WHERE charge_id = NEW.body->'charge'->>'id');
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER planted AFTER INSERT ON webhook_events FOR EACH ROW EXECUTE FUNCTION planted()";
+pub const GIVE_TO_THE_DECLINED: &str = "
+    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        UPDATE orders SET status = 'paid', paid_at = now()
+        WHERE id = NEW.order_id AND status = 'pending_payment';
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER planted AFTER UPDATE ON payments FOR EACH ROW WHEN (NEW.state = 'failed')
+    EXECUTE FUNCTION planted()";
+
 /// Units that came back stay taken. (What Redis alone has lost, the scrubber gets back.)
 pub const FORGET_A_RELEASE: &str = "
     CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -11,6 +11,7 @@ pub mod redis;
 
 use crate::cluster::Cluster;
 use crate::instance::{Instance, Role, Settings};
+use crate::payments;
 use crate::support::driver::World;
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::history::{Answer, Kind, NO_ORDER, user_id};
@@ -97,6 +98,9 @@ faults! {
     Clock "clock" "instances a day ahead and a day behind, stepping back and forth" clock::strike;
     FailPoints "fail-points" "exit at every named point of the program"
         points::strike;
+    Payments "payments"
+        "a payment provider that loses, doubles, declines and dies, with all the rest"
+        payments::strike;
     Overload "overload" "waves of thousands of connections, more than the queues take"
         crowds::overload;
     Clients "clients" "idle, endless and silent connections that hang up all at once"
@@ -164,7 +168,7 @@ impl<'a> Stage<'a> {
     /// Strikes until the time is over, at least once, and until there is something to judge.
     pub async fn run(&mut self, fault: Fault) -> Result {
         fault.prepare(self).await?;
-        let latest = self.until + GRACE;
+        let latest = self.until + if fault == Fault::Payments { GRACE * 20 } else { GRACE };
         loop {
             let accepted = self.world.accepted.iter().map(|one| one.load(Relaxed));
             let too_little = accepted.sum::<u64>() < self.plan.least_accepted;
@@ -265,6 +269,8 @@ impl Fault {
             Self::Clock => 12,
             // Both ways of going, by several instances, most likely.
             Self::Many | Self::ManyWithoutWriter => 4,
+            // One of everything.
+            Self::Payments => 9,
             // Once with rows locked, once with the lock of the rebuild.
             Self::AppStopLong => 2,
             _ => 1,
@@ -274,6 +280,11 @@ impl Fault {
     /// A pause of over a minute, and the load that comes before and after it.
     pub fn least_length(self) -> Duration {
         Duration::from_secs(if self.is_long_stop() { 100 } else { 0 })
+    }
+
+    /// However long that takes.
+    pub fn least_accepted(self) -> Option<u64> {
+        (self == Self::Payments).then_some(21_000)
     }
 
     fn is_long_stop(self) -> bool {

@@ -31,7 +31,12 @@ pub async fn prepare(stage: &mut Stage<'_>) -> Result {
 pub async fn strike(stage: &mut Stage<'_>) -> Result {
     let turn = usize::try_from(stage.strikes.count)?;
     let number = turn % stage.cluster.instances.len();
-    exit_at(stage, number, point_of(stage, turn)).await?;
+    exit(stage, number, point_of(stage, turn)).await
+}
+
+/// An instance ends at a point, and is started again.
+pub async fn exit(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
+    exit_at(stage, number, point).await?;
     let lines = lines_of(&stage.cluster.instances[number]);
     let points = lines.iter().filter_map(|line| line.split("point=\"").nth(1)?.split('"').next());
     stage.reached.extend(points.map(str::to_owned));

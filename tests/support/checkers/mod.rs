@@ -1,6 +1,7 @@
 //! Each guards one promise. What had no answer is never held against the program.
 
 mod answers;
+pub mod money;
 mod orders;
 mod stock;
 mod window;
@@ -49,6 +50,16 @@ checkers! {
     OnlyWhileOpen window::only_while_open;
     /// I12: nobody sees another user's order.
     OrdersArePrivate answers::orders_are_private;
+    /// I13: money that is kept has an order that is paid.
+    MoneyHasAnOrder money::has_an_order;
+    /// I13: a paid order has its price, once, or an operator returned it.
+    PaidHasMoney money::is_there;
+    /// I13: what is refunded is refunded whole, and once.
+    RefundedOnce money::goes_back_once;
+    /// I13: whoever was told that an order is paid, cancelled or refunded was told the truth.
+    MoneyAsTold money::was_told;
+    /// I13: the ledger and the program's books say what the provider's list says.
+    BooksAgree money::is_booked;
     /// Only answers that are documented.
     DocumentedAnswers answers::documented_answers;
 }
@@ -136,6 +147,8 @@ pub struct Evidence {
     /// What else took too long, or ended where it should have served, in words.
     pub late: Vec<String>,
     pub outbox: i64,
+    /// With a payment provider.
+    pub money: money::Money,
     /// How long a request without an answer may still take effect.
     pub late_effects: Duration,
     /// An accepted order may not have been readable until it was written.

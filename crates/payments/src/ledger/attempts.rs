@@ -99,17 +99,15 @@ impl<O: Orders> Ledger<O> {
     }
 
     /// Gives up an attempt of which the provider knows nothing.
-    pub(super) async fn abandon(&self, reference: &str, order: i64) -> sqlx::Result<()> {
+    pub(super) async fn abandon(&self, reference: &str) -> sqlx::Result<()> {
         let mut transaction = self.postgres.begin("BEGIN").await?;
-        if self.orders.is_long_closed(&mut transaction, order).await? {
-            run(
-                &mut *transaction,
-                "UPDATE payments SET state = 'failed', reason = 'abandoned', updated_at = now()
-                 WHERE reference = $1 AND attempt IS NOT NULL AND state = 'intent'",
-                (reference,),
-            )
-            .await?;
-        }
+        run(
+            &mut *transaction,
+            "UPDATE payments SET state = 'failed', reason = 'abandoned', updated_at = now()
+             WHERE reference = $1 AND attempt IS NOT NULL AND state = 'intent'",
+            (reference,),
+        )
+        .await?;
         transaction.commit().await
     }
 }

@@ -72,11 +72,15 @@ impl<O: Orders> Ledger<O> {
         Ok(due)
     }
 
-    /// Asks for one attempt; gives it up if there is no charge and the order is long closed.
-    async fn reconcile(&self, reference: &str, order: i64) -> Result<(), LedgerError> {
+    /// Asks for one attempt; gives it up if there is no charge and the order was long closed.
+    pub async fn reconcile(&self, reference: &str, order: i64) -> Result<(), LedgerError> {
+        // Before it asks: a charge may come between the provider's answer and a later look.
+        let mut transaction = self.postgres.begin("BEGIN").await?;
+        let is_over = self.orders.is_long_closed(&mut transaction, order).await?;
+        transaction.commit().await?;
         let charges = self.ask(reference).await?;
-        if charges.is_empty() {
-            self.abandon(reference, order).await?;
+        if charges.is_empty() && is_over {
+            self.abandon(reference).await?;
         }
         for charge in &charges {
             match self.apply(charge).await {

@@ -1,0 +1,364 @@
+//! One order and its payments in every state (I13). A step is a transaction of the ledger
+//! (crates/payments/src/ledger) or what the provider does; between two anything else may happen.
+//!
+//! A webhook comes at any time after its event, again and again, or never: the inbox is left out. A
+//! process that dies loses its calls one by one, like answers that are lost. The provider charges a
+//! reference once, as long as the order is not closed for long, and would refund any number of
+//! times. **Not in the model**: a provider that charges twice or refunds by itself (`it/payments`).
+
+use payments::ledger::PaymentState::{self, Captured, Declined, Pending, Refunded, Refunding};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use std::collections::BTreeSet;
+
+const ATTEMPTS: usize = 2;
+/// Of all processes together.
+const CALLS: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    ApplyingAgainChangesNothing,
+    LateMoneyGoesBack,
+    ExpiryLeavesPaidOrders,
+    RefundsAskTheProvider,
+    RefundsHaveAKey,
+    /// The order was closed for long before the provider knew nothing of the attempt.
+    GivesUpWhatWasOver,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Order {
+    Unpaid,
+    Paid,
+    /// Cancelled or expired.
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Hash)]
+enum Time {
+    Open,
+    Due,
+    /// Over for so long that no charge is on its way.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Charge {
+    succeeded: bool,
+    refunds: u8,
+}
+
+/// A row of the ledger, and what the provider has under its reference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Payment {
+    state: PaymentState,
+    is_operators: bool,
+    has_page: bool,
+    charge: Option<Charge>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum What {
+    Charge,
+    Refund,
+    LookUp { was_over: bool },
+}
+
+/// What a process asked the provider about a payment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Call {
+    payment: usize,
+    what: What,
+    /// Otherwise it may still be carried out, and nobody hears of it.
+    is_awaited: bool,
+    /// The charge as it was then, if there was one: about to be noted.
+    answer: Option<Option<Charge>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    order: Order,
+    time: Time,
+    payments: Vec<Payment>,
+    calls: Vec<Call>,
+    units_returned: u8,
+}
+
+struct Shop {
+    without: Option<Rule>,
+}
+
+impl State {
+    fn any(&self, is_it: impl Fn(&Payment) -> bool) -> bool {
+        self.payments.iter().any(is_it)
+    }
+
+    fn find(&self, state: PaymentState) -> Option<usize> {
+        self.payments.iter().position(|one| one.state == state)
+    }
+
+    fn is_payable(&self) -> bool {
+        (self.order, self.time) == (Order::Unpaid, Time::Open)
+    }
+
+    fn close(&mut self) {
+        self.order = Order::Closed;
+        self.units_returned += 1;
+    }
+
+    fn call(&mut self, payment: usize, what: What) {
+        self.calls.push(Call { payment, what, is_awaited: true, answer: None });
+    }
+
+    /// `Ledger::attempt`: the open one, or a new one.
+    fn attempt(&mut self, then: impl FnOnce(&mut Self, usize)) {
+        let is_free = self.find(Captured).is_none() && self.payments.len() < ATTEMPTS;
+        if self.is_payable() && self.find(Pending).is_none() && is_free {
+            let (state, is_operators, has_page, charge) = (Pending, false, false, None);
+            self.payments.push(Payment { state, is_operators, has_page, charge });
+        }
+        if let Some(open) = self.find(Pending).filter(|_| self.is_payable()) {
+            then(self, open);
+        }
+    }
+
+    fn charge(&mut self, payment: usize, succeeded: bool) {
+        self.payments[payment].charge.get_or_insert(Charge { succeeded, refunds: 0 });
+    }
+
+    /// `Ledger::refund`
+    fn operator_refunds(&mut self, return_unit: bool) {
+        if let Some(kept) = self.find(Captured) {
+            (self.payments[kept].state, self.payments[kept].is_operators) = (Refunding, true);
+        }
+        if return_unit && self.order == Order::Paid && self.any(|one| one.is_operators) {
+            self.close();
+        }
+    }
+}
+
+impl Shop {
+    fn keeps(&self, rule: Rule) -> bool {
+        self.without != Some(rule)
+    }
+
+    /// `Ledger::apply`
+    fn apply(&self, state: &mut State, payment: usize, charge: Charge) {
+        let known = match state.payments[payment].state {
+            Captured if !self.keeps(Rule::ApplyingAgainChangesNothing) => Pending,
+            known => known,
+        };
+        state.payments[payment].state = match (charge.succeeded, known) {
+            (false, Pending) => Declined,
+            (true, _) if charge.refunds > 0 => Refunded,
+            (true, Pending | Declined) if state.is_payable() => {
+                state.order = Order::Paid; // `mark_paid`
+                Captured
+            }
+            (true, Pending | Declined) if self.keeps(Rule::LateMoneyGoesBack) => Refunding,
+            (true, Pending) => Declined,
+            _ => return,
+        };
+    }
+
+    /// The provider carries a call out.
+    fn run(&self, state: &mut State, at: usize, succeeds: bool) {
+        let Call { payment, what, is_awaited, .. } = state.calls[at];
+        if what == What::Charge {
+            state.charge(payment, succeeds);
+        }
+        let charge = &mut state.payments[payment].charge;
+        if let (What::Refund, Some(charge)) = (what, charge.as_mut()) {
+            let is_new = charge.refunds == 0 || !self.keeps(Rule::RefundsHaveAKey);
+            charge.refunds += u8::from(is_new);
+        }
+        state.calls[at].answer = Some(*charge);
+        if !is_awaited {
+            state.calls.remove(at);
+        }
+    }
+
+    /// `apply`, `abandon`, or the end of `carry_out`.
+    fn note(&self, state: &mut State, at: usize, answer: Option<Charge>) {
+        let Call { payment, what, .. } = state.calls.remove(at);
+        let is_over = !self.keeps(Rule::GivesUpWhatWasOver) && state.time == Time::Over;
+        let known = &mut state.payments[payment].state;
+        match (what, answer) {
+            (What::Refund, _) if *known == Refunding => *known = Refunded,
+            (What::Refund, _) => {}
+            (_, Some(charge)) => self.apply(state, payment, charge),
+            (What::LookUp { was_over }, None) if *known == Pending && (was_over || is_over) => {
+                *known = Declined;
+            }
+            _ => {}
+        }
+    }
+
+    fn calls(&self, before: &State, may: &mut impl FnMut(String, &dyn Fn(&mut State))) {
+        for (at, call) in before.calls.iter().enumerate() {
+            if let Some(answer) = call.answer {
+                may(format!("{call:?} is noted"), &|state| self.note(state, at, answer));
+            } else {
+                for succeeds in [false, true] {
+                    may(format!("{call:?}: {succeeds}"), &|state| self.run(state, at, succeeds));
+                }
+            }
+            may(format!("{call:?} is lost"), &|state| {
+                let is_known = call.answer.is_some() || !call.is_awaited;
+                state.calls[at].is_awaited = false;
+                if is_known || matches!(call.what, What::LookUp { .. }) {
+                    state.calls.remove(at);
+                }
+            });
+        }
+    }
+}
+
+impl Model for Shop {
+    type State = State;
+    /// What happens, and what comes of it.
+    type Action = (String, State);
+
+    fn init_states(&self) -> Vec<State> {
+        let (order, time) = (Order::Unpaid, Time::Open);
+        vec![State { order, time, payments: vec![], calls: vec![], units_returned: 0 }]
+    }
+
+    fn actions(&self, before: &State, actions: &mut Vec<Self::Action>) {
+        let mut may = |what: String, act: &dyn Fn(&mut State)| {
+            let mut state = before.clone();
+            act(&mut state);
+            state.calls.sort_unstable();
+            actions.extend((state != *before).then_some((what, state)));
+        };
+        let State { order, time, .. } = *before;
+        let has_room = before.calls.len() < CALLS;
+        self.calls(before, &mut may);
+        may("checkout".into(), &|state| state.attempt(|all, at| all.payments[at].has_page = true));
+        for return_unit in [false, true] {
+            may(format!("refund, {return_unit}"), &|state| state.operator_refunds(return_unit));
+        }
+        if has_room {
+            may("pay".into(), &|state| state.attempt(|all, at| all.call(at, What::Charge)));
+        }
+        let closes_paid = !self.keeps(Rule::ExpiryLeavesPaidOrders) && time > Time::Open;
+        if order == Order::Unpaid || closes_paid && order == Order::Paid {
+            may("cancelled or expired".into(), &|state| state.close());
+        }
+        let charges = |call: &Call| (call.what, call.answer) == (What::Charge, None);
+        match time {
+            Time::Open => may("it is due".into(), &|state| state.time = Time::Due),
+            Time::Due if !before.calls.iter().any(charges) => {
+                may("it is over".into(), &|state| state.time = Time::Over);
+            }
+            _ => {}
+        }
+        for (at, Payment { state: known, has_page, charge, .. }) in
+            before.payments.iter().enumerate()
+        {
+            for succeeds in [false, true] {
+                if *has_page && time < Time::Over {
+                    may(format!("decide {at}, {succeeds}"), &|state| state.charge(at, succeeds));
+                }
+            }
+            let was_over = time == Time::Over;
+            match known {
+                Pending if has_room => may(format!("reconcile {at}"), &|state| {
+                    state.call(at, What::LookUp { was_over });
+                }),
+                Refunding if !self.keeps(Rule::RefundsAskTheProvider) => {
+                    may(format!("forget {at}"), &|state| state.payments[at].state = Refunded);
+                }
+                Refunding if has_room => {
+                    may(format!("carry out {at}"), &|state| state.call(at, What::Refund));
+                }
+                _ => {}
+            }
+            for refunds in 0..=charge.map_or(0, |charge| charge.refunds) {
+                may(format!("webhook {at}, refunds: {refunds}"), &|state| {
+                    charge.iter().for_each(|told| {
+                        self.apply(state, at, Charge { refunds, ..*told });
+                    });
+                });
+            }
+        }
+    }
+
+    fn next_state(&self, _: &State, (_, next): Self::Action) -> Option<State> {
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ADDS_UP, |_, state: &State| {
+                let charges = || state.payments.iter().filter_map(|one| one.charge);
+                let captured = charges().filter(|charge| charge.succeeded).count();
+                let refunded: u8 = charges().map(|charge| charge.refunds).sum();
+                let is_returned = state.any(|one| one.is_operators);
+                let kept = usize::from(state.order == Order::Paid && !is_returned);
+                let is_open = state.any(|one| matches!(one.state, Pending | Refunding));
+                let is_at_rest = state.calls.is_empty() && !is_open;
+                !is_at_rest || captured == kept + usize::from(refunded)
+            }),
+            Property::always(PAID_HAS_MONEY, |_, state: &State| {
+                let has_money = state.any(|one| one.state == Captured || one.is_operators);
+                state.order != Order::Paid || has_money
+            }),
+            Property::always(MONEY_HAS_AN_ORDER, |_, state: &State| {
+                state.find(Captured).is_none() || state.order == Order::Paid
+            }),
+            Property::always(REFUNDED_ONCE, |_, state: &State| {
+                !state.any(|one| one.charge.is_some_and(|charge| charge.refunds > 1))
+            }),
+            Property::always("a unit comes back once, if its order closes", |_, state: &State| {
+                state.units_returned == u8::from(state.order == Order::Closed)
+            }),
+            Property::sometimes("late money is back", |_, state: &State| {
+                state.any(|one| one.state == Refunded && !one.is_operators)
+            }),
+            Property::sometimes("a refund is asked for twice at once", |_, state: &State| {
+                state.calls.iter().filter(|call| call.what == What::Refund).count() == 2
+            }),
+            Property::sometimes("an attempt is given up", |_, state: &State| {
+                state.any(|one| (one.state, one.charge) == (Declined, None))
+            }),
+            Property::sometimes("a second attempt is paid", |_, state: &State| {
+                state.find(Captured) == Some(1)
+            }),
+        ]
+    }
+}
+
+const ADDS_UP: &str = "at rest, captured - refunded = what the order costs if it is paid";
+const PAID_HAS_MONEY: &str = "a paid order has its money, or an operator returned it";
+const MONEY_HAS_AN_ORDER: &str = "captured money has a paid order";
+const REFUNDED_ONCE: &str = "nothing is refunded twice";
+
+#[test]
+fn money_is_never_lost() {
+    let checker = Shop { without: None }.checker().spawn_bfs().join();
+    println!("{} states, up to {} steps deep", checker.unique_state_count(), checker.max_depth());
+    checker.assert_properties();
+}
+
+macro_rules! breaks {
+    ($($name:ident: $rule:ident, $property:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let is_found = HasDiscoveries::AnyOf(BTreeSet::from([$property]));
+            let model = Shop { without: Some(Rule::$rule) };
+            let checker = model.checker().finish_when(is_found).spawn_bfs().join();
+            let path = checker.discovery($property).expect("the model misses the rule");
+            let steps: Vec<_> = path.into_actions().into_iter().map(|(what, _)| what).collect();
+            println!("not always: {}\n    {steps:#?}", $property);
+        }
+    )*};
+}
+
+breaks! {
+    a_webhook_that_is_applied_twice: ApplyingAgainChangesNothing, PAID_HAS_MONEY;
+    late_money_that_is_kept: LateMoneyGoesBack, ADDS_UP;
+    an_expiry_that_wins_after_a_capture: ExpiryLeavesPaidOrders, MONEY_HAS_AN_ORDER;
+    a_refund_that_is_forgotten: RefundsAskTheProvider, ADDS_UP;
+    a_refund_without_a_key: RefundsHaveAKey, REFUNDED_ONCE;
+    an_attempt_that_is_given_up_too_early: GivesUpWhatWasOver, ADDS_UP;
+}
