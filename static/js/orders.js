@@ -16,6 +16,7 @@ const FOLLOWED = 2; // event streams at once: HTTP/1.1 grants six connections in
 const HERE = new URLSearchParams(location.search).get('order'); // from the payment page
 const rows = new Map(); // order id → {order, element, …}, in no order
 let older = true, greeted = false;
+let alone = null; // of HERE, if it is older than the pages of the list that are there
 
 function row(order) {
   const parts = {
@@ -136,7 +137,7 @@ async function refresh() {
     const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}`);
     orders.forEach(take);
     if (orders.length < PAGE) older = false;
-    if (HERE && !greeted && !rows.has(HERE)) await shop('GET', `/api/v1/orders/${encodeURIComponent(HERE)}`).then(take, () => {});
+    if (HERE && !greeted && !rows.has(HERE)) await shop('GET', `/api/v1/orders/${encodeURIComponent(HERE)}`).then((order) => { take(order); alone = rows.get(HERE); }, () => {});
     banner('');
   } catch (problem) {
     banner(problem.status ? errorWords(problem) : t('error.network'));
@@ -149,10 +150,11 @@ async function refresh() {
 }
 
 async function more() {
-  const oldest = encodeURIComponent(newestFirst().at(-1).order.order_id);
+  const oldest = newestFirst().findLast((entry) => entry !== alone).order.order_id;
   try {
-    const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}&after=${oldest}`);
+    const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}&after=${encodeURIComponent(oldest)}`);
     orders.forEach(take);
+    if (orders.some(({ order_id: id }) => id === HERE)) alone = null;
     older = orders.length === PAGE;
     place();
   } catch (problem) {
