@@ -7,6 +7,7 @@ use super::error::{NOT_FOUND, Problem};
 use super::link_preview;
 use super::state::App;
 use crate::config::ProxyTrust;
+use crate::payments::Payments;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -22,6 +23,7 @@ use lab::http::LabState;
 use rust_embed::Embed;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
+use std::sync::Arc;
 use tower_http::compression::CompressionLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 
@@ -42,6 +44,10 @@ const VENDOR: [(&str, &[u8]); 3] =
 /// Only own resources, no inline scripts, no framing: a script in a sale's title does not run.
 const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-src 'none'; base-uri \
     'none'; frame-ancestors 'none'; form-action 'self'";
+/// In lines of a page that are removed where there is no lab, or no page to pay on.
+const TO_LAB: &str = r#"href="/lab""#;
+const TO_PAY: &str = r#"name="payment-page""#;
+
 /// A worker is governed by the policy of its own response.
 const WORKER: &str = "js/work-thread.js";
 
@@ -104,11 +110,16 @@ async fn part(Path(path): Path<String>, headers: HeaderMap) -> Response {
     response
 }
 
-/// A page of the shop, without links to a lab that is off.
+/// A page of the shop, without what leads to a lab that is off or to a provider that has no page.
 fn page(name: &'static str) -> MethodRouter<App> {
-    get(async move |State(state): State<LabState>, headers: HeaderMap| {
-        html(name, state.lab.is_some(), &headers)
-    })
+    let page = async move |State(state): State<LabState>,
+                           State(payments): State<Arc<Payments>>,
+                           headers: HeaderMap| {
+        let no_lab = state.lab.is_none().then_some(TO_LAB);
+        let no_page = payments.link.webhooks.is_none().then_some(TO_PAY);
+        without(name, &[no_lab, no_page], &headers)
+    };
+    get(page)
 }
 
 /// A page of the lab; 404 with an explanation where the lab is off.
@@ -140,16 +151,22 @@ fn with_tags(name: &str, tags: &str, headers: &HeaderMap) -> Response {
     response
 }
 
-/// A page; without a lab its links to it, each on a line of its own, are removed.
+/// A page; without a lab its links to it are removed.
 fn html(name: &str, lab: bool, headers: &HeaderMap) -> Response {
+    without(name, &[(!lab).then_some(TO_LAB)], headers)
+}
+
+/// A page without the lines that have one of these texts.
+fn without(name: &str, texts: &[Option<&str>], headers: &HeaderMap) -> Response {
     let Some(found) = find(name) else {
         return Problem::new(&NOT_FOUND).into_response();
     };
-    if lab {
+    let texts: Vec<&str> = texts.iter().copied().flatten().collect();
+    if texts.is_empty() {
         return send(found, headers);
     }
     let whole = String::from_utf8_lossy(&found.data);
-    let is_kept = |line: &&str| !line.contains(r#"href="/lab""#);
+    let is_kept = |line: &&str| !texts.iter().any(|text| line.contains(text));
     let lines = whole.lines().filter(is_kept);
     let page = lines.flat_map(|line| [line, "\n"]).collect();
     send(found.rewritten(page), headers)

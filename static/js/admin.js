@@ -1,6 +1,7 @@
 // The operators' page: steer sales, look at orders, read the audit in words.
 
 import { editDialog } from './admin-edit.js';
+import { askRefund, moneyCell, showBooks, showFigures } from './admin-money.js';
 import { call, poll } from './api.js';
 import { inChinese } from './audit-problems.js';
 import { auditRows, verdictOf } from './audit-rows.js';
@@ -16,13 +17,14 @@ const PAGE = 50;
 let token = sessionStorage.getItem(KEPT) ?? '';
 let polling, sales = [], inspected = null, last = null;
 
-const admin = (method, path, body) => call(method, `/api/v1/admin/sales${path}`, { body, bearer: token });
+const operate = (method, path, body) => call(method, `/api/v1/admin/${path}`, { body, bearer: token });
+const admin = (method, path, body) => operate(method, `sales${path}`, body);
 const path = (sale, rest = '') => `/${encodeURIComponent(sale.id)}${rest}`;
 
 /** 401 and the 404 of a switched-off admin API need words of their own. */
 function words(problem) {
   if (problem.status === 401) return t('error.admin_token');
-  if (problem.status === 404 && problem.code !== 'sale_not_found') return t('error.admin_off');
+  if (problem.code === 'not_found') return t('error.admin_off');
   return errorWords({ ...problem, detail: named(problem.detail) });
 }
 
@@ -256,6 +258,7 @@ async function orders(after) {
   const lines = page.map((order) => h('tr', {},
     h('td', { class: 'number' }, order.order_id), h('td', { class: 'number' }, order.user_id),
     h('td', {}, h('span', { class: `badge ${order.status}` }, t(`status.${order.status}`))),
+    moneyCell(order, () => refund(order)),
     h('td', { class: 'num' }, money(order.price_cents, order.currency)),
     h('td', {}, moment(order.created_at, now)),
     h('td', {}, order.paid_at || order.closed_at ? moment(order.paid_at ?? order.closed_at, now) : '')));
@@ -265,6 +268,21 @@ async function orders(after) {
   $('#more').hidden = page.length < PAGE;
   $('#no-orders').hidden = body.children.length > 0;
   $('#orders').hidden = body.children.length === 0;
+}
+
+/** The money of a paid order goes back, and the unit if the operator says so. */
+async function refund(order) {
+  const sale = inspected, return_unit = await askRefund(order);
+  if (return_unit === null) return;
+  try {
+    await operate('POST', `orders/${encodeURIComponent(order.order_id)}/refund`, { return_unit });
+    toast(t('admin.done.refund', { id: order.order_id }), 'good');
+  } catch (problem) {
+    return failed(problem);
+  }
+  if (sale !== inspected) return;
+  await Promise.all([audit(), orders()]);
+  if (document.activeElement === document.body) $('#filter').focus();
 }
 
 // ---- a sale changed, and a new one --------------------------------------------------------------
@@ -311,11 +329,13 @@ function fill(name) {
 }
 
 shell();
+showFigures(null);
 for (const template of document.querySelectorAll('[data-template]')) template.addEventListener('click', () => fill(template.dataset.template));
 $('#sign-in').addEventListener('submit', enter);
 $('#leave').addEventListener('click', () => { leave(); $('#token').focus(); });
 $('#create').addEventListener('submit', create);
 $('#audit-again').addEventListener('click', audit);
+$('#books-do').addEventListener('click', () => showBooks(() => operate('GET', 'books')).catch(failed));
 for (const id of ['#filter', '#whose']) $(id).addEventListener('change', () => orders());
 $('#more').addEventListener('click', () => orders(last));
 if (token) enter(); else $('#sign-in').hidden = false;

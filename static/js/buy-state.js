@@ -39,6 +39,7 @@ export const saleFacts = (sale) => ({
 /** ORDER as the API gives it → the part that the machine judges by. */
 export const orderFacts = (order) => ({
   id: order.order_id, status: order.status, payBy: order.pay_by ? Date.parse(order.pay_by) : null,
+  ...(order.payment && { payment: order.payment }),
 });
 
 /** The window is judged by the clock: a page opened early must not wait for news to learn that the second has come. */
@@ -142,7 +143,7 @@ const HANDLERS = {
     const [order] = orders;
     return [
       { ...s, order, already: true, others: orders.length - 1, intent: null, hold: null },
-      ...(order.status === 'paid' ? [] : [followed(order.id)]),
+      ...(order.status === 'paid' && order.payment !== 'refunding' ? [] : [followed(order.id)]),
     ];
   },
 
@@ -213,12 +214,19 @@ const HANDLERS = {
     const next = adopt(s, order);
     const changed = next.order !== s.order && next.order.status !== s.order?.status;
     if (changed) return [{ ...next, action: null, notice: null }];
-    // Whether paying or cancelling had worked was not known; now it is: it had not.
-    return [UNKNOWN.includes(s.notice) && order.status === 'pending_payment' ? { ...next, notice: s.notice === 'pay_unknown' ? 'pay_open' : null } : next];
+    // What was said about a click is no longer true once the money has moved on by itself.
+    if (!s.action && next.order?.payment !== s.order?.payment) return [{ ...next, notice: s.notice === 'page_away' ? s.notice : null }];
+    if (!UNKNOWN.includes(s.notice) || order.status !== 'pending_payment') return [next];
+    // Whether paying or cancelling had worked was not known; now it is: it had not, unless a
+    // payment is still open.
+    return [{ ...next, notice: s.notice === 'pay_unknown' && order.payment !== 'pending' ? 'pay_open' : null }];
   },
 
   pay: (s, { now }) => (canPay(s, now) ? [{ ...s, action: 'pay', notice: null }, { type: 'pay', id: s.order.id }] : [s]),
   cancel: (s) => (canCancel(s) ? [{ ...s, action: 'cancel', notice: null }, { type: 'cancel', id: s.order.id }] : [s]),
+
+  /** Back from the provider's page, by the back button: what came of it is asked. */
+  returned: (s) => (s.action === 'pay' ? [{ ...s, action: null }, { type: 'refresh_order', id: s.order.id }] : [s]),
 
   /** Paying or cancelling was answered with ORDER. */
   acted: (s, { order }) => (s.order?.id === order.id ? [{ ...adopt(s, order), action: null, notice: null }] : [{ ...s, action: null }]),

@@ -2,6 +2,7 @@
 // countdown. Still no DOM.
 
 import { canBuy, canPay } from './buy-state.js';
+import { moneyOf } from './order-view.js';
 
 const COUNT_IN = 3; // the last seconds before the opening are counted on the button itself
 
@@ -31,7 +32,8 @@ export function view(s, now) {
   const seconds = s.hold ? Math.max(0, Math.ceil((s.hold.until - now) / 1000)) : 0;
   const again = canBuy(s, now) ? { label: ['buy.again'], action: 'buy' } : { label: marketButton(s, now) };
   const late = s.order?.status === 'pending_payment' && s.order.payBy !== null && now >= s.order.payBy;
-  let button, second = { label: ['orders.mine'], action: 'orders' }, say = [`say.${s.name}`];
+  const money = s.order?.status === s.name ? moneyOf(s.order) : null;
+  let button, second = { label: ['orders.mine'], action: 'orders' }, say = [`say.${money ?? s.name}`];
 
   switch (s.name) {
     case 'ready': button = { label: ['buy.ready'], action: 'buy' }; break;
@@ -40,14 +42,15 @@ export function view(s, now) {
       button = seconds > 0 ? { label: ['buy.in', { n: seconds }] } : { label: ['buy.retry'], action: 'buy' };
       break;
     case 'pending_payment':
-      button = late ? { label: ['buy.checking'], busy: true } : { label: ['buy.pay'], action: canPay(s, now) ? 'pay' : null };
-      if (!late) second = { label: ['buy.cancel'], action: 'cancel' };
+      button = { label: [s.order.payment === 'declined' ? 'buy.retry' : 'buy.pay'], action: canPay(s, now) ? 'pay' : null };
+      if (late) button = { label: ['buy.checking'], busy: true };
+      else second = { label: ['buy.cancel'], action: 'cancel' };
       if (late) say = ['say.late'];
-      else if (s.already) say = ['say.pending_already'];
+      else if (s.already && !money) say = ['say.pending_already'];
       break;
     case 'paid':
       button = canBuy(s, now) ? { label: ['buy.another'], action: 'buy' } : { label: ['buy.paid'] };
-      if (s.already) say = ['say.paid_already'];
+      if (s.already && !money) say = ['say.paid_already'];
       second = { label: ['receipt.show'], action: 'receipt' };
       break;
     case 'queued':

@@ -4,15 +4,19 @@ import { poll } from './api.js';
 import { clock } from './clock.js';
 import { countdown } from './countdown.js';
 import { money, moment } from './format.js';
-import { followOrder, TERMINAL } from './order-feed.js';
+import { followOrder } from './order-feed.js';
+import { isNews, moneyOf, settled, TERMINAL, wordsOf } from './order-view.js';
+import { act, cameBack, whyNot } from './paying.js';
 import { shop, tabs } from './session.js';
 import { errorWords, t } from './strings.js';
 import { $, banner, confirm, h, shell, text, toast } from './ui.js';
 
 const PAGE = 20;
 const FOLLOWED = 2; // event streams at once: HTTP/1.1 grants six connections in all
+const HERE = new URLSearchParams(location.search).get('order'); // from the payment page
 const rows = new Map(); // order id → {order, element, …}, in no order
-let older = true;
+let older = true, greeted = false;
+let alone = null; // of HERE, if it is older than the pages of the list that are there
 
 function row(order) {
   const parts = {
@@ -20,18 +24,20 @@ function row(order) {
     when: h('p', { class: 'muted small' }),
     left: h('p', { class: 'left' }, h('span', {}, t('orders.pay_within')), ' '),
     clock: h('span', { class: 'digits', role: 'timer' }),
-    pay: h('button', { class: 'button primary', type: 'button', onclick: () => act(order.order_id, 'pay') }, t('buy.pay')),
+    money: h('p', { class: 'money small' }),
+    pay: h('button', { class: 'button primary', type: 'button', onclick: () => decide(order.order_id, 'pay') }, t('buy.pay')),
     cancel: h('button', { class: 'button', type: 'button', onclick: () => cancel(order.order_id) }, t('buy.cancel')),
   };
   parts.receipt = h('button', { class: 'button', type: 'button', onclick: async () => (await import('./receipt.js')).receipt(rows.get(order.order_id).order) }, t('receipt.show'));
   parts.left.append(parts.clock);
   const title = `o-${order.order_id}`;
-  const element = h('li', { class: 'order', 'aria-labelledby': title },
+  const element = h('li', { class: 'order', 'aria-labelledby': title, 'aria-current': order.order_id === HERE ? 'true' : null },
     h('div', {},
       h('h3', { id: title }, h('a', { href: `/sales/${encodeURIComponent(order.sale_id)}` }, order.sale_title)),
       h('p', { class: 'price' }, h('strong', {}, money(order.price_cents, order.currency))),
       parts.when,
-      h('p', { class: 'muted small number' }, t('orders.number', { id: order.order_id }))),
+      h('p', { class: 'muted small number' }, t('orders.number', { id: order.order_id })),
+      parts.money),
     h('div', { class: 'side' }, parts.status, parts.left, h('div', { class: 'actions' }, parts.pay, parts.cancel, parts.receipt)));
   return { element, parts, stop: () => {}, busy: false, order, feed: null };
 }
@@ -41,7 +47,9 @@ function update(entry) {
   const payable = order.status === 'pending_payment';
   const over = payable && order.pay_by && clock.now() >= Date.parse(order.pay_by);
   parts.status.className = `badge ${order.status}`;
-  text(parts.status, t(`status.${order.status}`));
+  text(parts.status, t(`status.${wordsOf(order)}`));
+  text(parts.money, moneyOf(order) ? t(`say.${moneyOf(order)}`) : '');
+  text(parts.pay, t(order.payment === 'declined' ? 'buy.retry' : 'buy.pay'));
   const now = clock.now();
   text(parts.when, [
     t('orders.created', { at: moment(order.created_at, now) }),
@@ -60,8 +68,7 @@ function update(entry) {
 
 function take(order) {
   const known = rows.get(order.order_id);
-  if (known && TERMINAL.includes(known.order.status)) return; // terminal never changes: later news can only be older
-  if (known && known.order.status === order.status && known.order.pay_by === order.pay_by) return;
+  if (known && !isNews(order, known.order)) return;
   const entry = known ?? row(order);
   entry.order = order;
   rows.set(order.order_id, entry);
@@ -73,11 +80,11 @@ function take(order) {
 // wrong place.
 const newestFirst = () => [...rows.values()].sort((a, b) => (BigInt(a.order.order_id) < BigInt(b.order.order_id) ? 1 : -1));
 
-/** Newest first; what waits for the buyer stands above the history. */
+/** Newest first; what waits for the buyer stands above the history, and above both, whatever it becomes, what was just paid. */
 function place() {
-  const sorted = newestFirst();
+  const here = rows.get(HERE), sorted = newestFirst().filter((entry) => entry !== here);
   const open = sorted.filter((entry) => !TERMINAL.includes(entry.order.status));
-  for (const [list, entries] of [[$('#open'), open], [$('#history'), sorted.filter((entry) => !open.includes(entry))]]) {
+  for (const [list, entries] of [[$('#here'), here ? [here] : []], [$('#open'), open], [$('#history'), sorted.filter((entry) => !open.includes(entry))]]) {
     const focused = document.activeElement;
     entries.forEach(({ element }, index) => {
       if (list.children[index] !== element) list.insertBefore(element, list.children[index] ?? null);
@@ -87,21 +94,30 @@ function place() {
   }
   $('#empty').hidden = rows.size > 0;
   $('#more').hidden = !older || rows.size < PAGE;
-  for (const entry of open.slice(0, FOLLOWED)) {
-    entry.feed ??= followOrder(entry.order.order_id, (order) => { take(order); place(); });
+  for (const entry of [...(here && !settled(here.order) ? [here] : []), ...open].slice(0, FOLLOWED)) {
+    entry.feed ??= followOrder(entry.order.order_id, (order) => {
+      const before = wordsOf(entry.order);
+      take(order);
+      place();
+      if (entry === here && wordsOf(entry.order) !== before) tell(entry);
+    });
   }
 }
 
-async function act(id, verb) {
+const tell = ({ order }) => text($('#say'), `${order.sale_title}: ${t(`status.${wordsOf(order)}`)}`);
+
+async function decide(id, verb) {
   const entry = rows.get(id);
   if (entry.busy) return;
   entry.busy = true;
   update(entry);
   try {
-    take(await shop('POST', `/api/v1/orders/${encodeURIComponent(id)}/${verb}`));
+    const order = await act(id, verb);
+    if (!order) return;
+    take(order);
   } catch (problem) {
-    const known = problem.status > 0 && problem.status < 500;
-    toast(t(`notice.${known ? problem.code : `${verb}_unknown`}`, {}, 'notice.other'), known ? 'bad' : '');
+    const { code, known } = whyNot(problem);
+    toast(t(`notice.${known ? code : `${verb}_unknown`}`, {}, 'notice.other'), known ? 'bad' : '');
     shop('GET', `/api/v1/orders/${encodeURIComponent(id)}`).then((order) => { take(order); place(); }, () => {});
   }
   entry.busy = false;
@@ -109,11 +125,11 @@ async function act(id, verb) {
   const hadFocus = !entry.element.contains(document.activeElement) && document.activeElement === document.body;
   place();
   if (hadFocus) $('a', entry.element).focus({ preventScroll: true });
-  text($('#say'), `${entry.order.sale_title}: ${t(`status.${entry.order.status}`)}`);
+  tell(entry);
 }
 
 async function cancel(id) {
-  if (await confirm(t('confirm.cancel'), t('confirm.cancel_more'), t('confirm.cancel_yes'), t('confirm.keep'))) act(id, 'cancel');
+  if (await confirm(t('confirm.cancel'), t('confirm.cancel_more'), t('confirm.cancel_yes'), t('confirm.keep'))) decide(id, 'cancel');
 }
 
 async function refresh() {
@@ -121,6 +137,7 @@ async function refresh() {
     const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}`);
     orders.forEach(take);
     if (orders.length < PAGE) older = false;
+    if (HERE && !greeted && !rows.has(HERE)) await shop('GET', `/api/v1/orders/${encodeURIComponent(HERE)}`).then((order) => { take(order); alone = rows.get(HERE); }, () => {});
     banner('');
   } catch (problem) {
     banner(problem.status ? errorWords(problem) : t('error.network'));
@@ -128,13 +145,16 @@ async function refresh() {
   }
   $('#loading').hidden = true;
   place();
+  if (!greeted && rows.has(HERE)) tell(rows.get(HERE));
+  greeted = true;
 }
 
 async function more() {
-  const oldest = encodeURIComponent(newestFirst().at(-1).order.order_id);
+  const oldest = newestFirst().findLast((entry) => entry !== alone).order.order_id;
   try {
-    const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}&after=${oldest}`);
+    const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}&after=${encodeURIComponent(oldest)}`);
     orders.forEach(take);
+    if (orders.some(({ order_id: id }) => id === HERE)) alone = null;
     older = orders.length === PAGE;
     place();
   } catch (problem) {
@@ -145,4 +165,6 @@ async function more() {
 shell();
 $('#more').addEventListener('click', more);
 tabs.hear(() => polling.now());
-const polling = poll(refresh, () => ([...rows.values()].some((entry) => !TERMINAL.includes(entry.order.status)) ? 3000 : 12_000));
+cameBack(() => rows.forEach((entry) => { entry.busy = false; update(entry); }));
+const changing = ({ order }) => !TERMINAL.includes(order.status) || order.payment === 'refunding';
+const polling = poll(refresh, () => ([...rows.values()].some(changing) ? 3000 : 12_000));

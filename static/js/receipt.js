@@ -1,6 +1,7 @@
 // The receipt of a paid order: a sheet that can be printed or kept as a PDF.
 
 import { locale, money } from './format.js';
+import { moneyOf } from './order-view.js';
 import { t } from './strings.js';
 import { h } from './ui.js';
 
@@ -17,7 +18,8 @@ export function receipt(order) {
       ...line('receipt.price', money(order.price_cents, order.currency)),
       ...line('receipt.number', order.order_id, { class: 'number' }),
       ...line('receipt.bought', moment(order.created_at)),
-      ...line('receipt.paid', order.paid_at ? moment(order.paid_at) : '–')),
+      ...line('receipt.paid', order.paid_at ? moment(order.paid_at) : '–'),
+      ...(moneyOf(order) ? line('receipt.status', t(`status.${moneyOf(order)}`)) : [])),
     h('p', { class: 'small' }, t('foot')),
     h('form', { method: 'dialog' }, h('button', { class: 'button', autofocus: true }, t('receipt.close')),
       h('button', { class: 'button primary', type: 'button', onclick: () => print() }, t('receipt.print'))));

@@ -7,6 +7,7 @@ import { initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
 import { view } from './buy-view.js';
 import { money, moment, number, percentOff, share } from './format.js';
 import { followOrder } from './order-feed.js';
+import { act, cameBack, whyNot } from './paying.js';
 import { forPlace, forPurchase, prepare, progress, spent } from './credentials.js';
 import { room } from './room.js';
 import { roomView } from './room-view.js';
@@ -56,8 +57,8 @@ const EFFECTS = {
     feed?.close();
     feed = followOrder(id, (order) => dispatch('order', { order: orderFacts(order) }));
   },
-  pay: ({ id }) => act(id, 'pay'),
-  cancel: ({ id }) => act(id, 'cancel'),
+  pay: ({ id }) => decide(id, 'pay'),
+  cancel: ({ id }) => decide(id, 'cancel'),
   async refresh_order({ id }) {
     try { dispatch('order', { order: orderFacts(await shop('GET', `/api/v1/orders/${id}`)) }); } catch { /* the feed goes on */ }
   },
@@ -99,16 +100,16 @@ function attendRoom() {
   });
 }
 
-async function act(id, verb) {
+async function decide(id, verb) {
   for (let attempt = 0; ; attempt++) {
     try {
-      const order = await shop('POST', `/api/v1/orders/${encodeURIComponent(id)}/${verb}`);
-      return dispatch('acted', { order: orderFacts(order) });
+      const order = await act(id, verb);
+      return order && dispatch('acted', { order: orderFacts(order) });
     } catch (problem) {
       // Both verbs may be repeated: a lost answer or an order not yet written down is simply asked
       // again.
-      const known = problem.status > 0 && problem.status < 500;
-      if ((known && problem.code !== 'still_queued') || attempt === 3) return dispatch('action_failed', { code: problem.code, known });
+      const { code, known, again } = whyNot(problem);
+      if (!again || attempt === 3) return dispatch('action_failed', { code, known });
       await new Promise((resolve) => { setTimeout(resolve, problem.retryAfterMs || backoff(attempt)); });
     }
   }
@@ -252,6 +253,7 @@ async function start() {
   button.addEventListener('click', press);
   button.addEventListener('keydown', (event) => { if (event.repeat) event.preventDefault(); });
   second.addEventListener('click', pressSecond);
+  cameBack(() => { if (state) dispatch('returned'); });
   const loading = poll(async () => {
     try {
       sale = await call('GET', SALE);

@@ -296,6 +296,52 @@ describe('an order', () => {
     assert.equal(page.on('order', order('paid')).state.notice, null);
   });
 
+  it('a payment under way says so, and can be paid again; a declined one is offered again while there is time', () => {
+    const at = { payBy: OPENS + 60_000 };
+    const page = pending().on('tick', {}, ARMING_MS).on('order', order('pending_payment', { ...at, payment: 'pending' }));
+    assert.deepEqual([view(page.state, page.now).say, page.button.label, page.button.action], [['say.pending_payment_pending'], ['buy.pay'], 'pay']);
+    page.on('order', order('pending_payment', { ...at, payment: 'declined' }));
+    assert.deepEqual([view(page.state, page.now).say, page.button.label, page.button.action], [['say.pending_payment_declined'], ['buy.retry'], 'pay']);
+    page.on('pay').on('order', order('pending_payment', { ...at, payment: 'pending' }));
+    assert.equal(page.name, 'paying', 'that the payment has begun is no answer');
+    assert.equal(page.on('order', order('paid', { payment: 'captured' })).name, 'paid');
+    assert.deepEqual(view(page.state, page.now).say, ['say.paid']);
+    page.on('tick', {}, 60_000).on('order', order('paid', { payment: 'refunding' }));
+    assert.deepEqual(view(page.state, page.now).say, ['say.paid_refunding']);
+  });
+
+  it('a lost answer that leaves the payment open is not called unpaid', () => {
+    const page = pending().on('pay', {}, ARMING_MS).on('action_failed', { code: 'payment_pending', known: false });
+    page.on('order', order('pending_payment', { payBy: OPENS + 60_000, payment: 'pending' }));
+    assert.deepEqual(view(page.state, page.now).say, ['say.pending_payment_pending']);
+    page.on('pay').on('action_failed', { code: 'payment_pending', known: false }).on('order', order('pending_payment', { payBy: OPENS + 60_000, payment: 'pending' }));
+    assert.deepEqual(view(page.state, page.now).say, ['say.pending_payment_pending'], 'the second time, too');
+  });
+
+  it('a payment page that cannot be reached is no payment, and stays said although the attempt has begun', () => {
+    const page = pending().on('pay', {}, ARMING_MS).on('action_failed', { code: 'page_away' });
+    page.on('order', order('pending_payment', { payBy: OPENS + 60_000, payment: 'pending' }));
+    assert.equal(page.on('tick', {}, ARMING_MS).button.action, 'pay');
+    assert.equal(view(page.state, page.now).say[0], 'notice.page_away');
+  });
+
+  it('the back button leads from the payment page to a button that pays', () => {
+    const page = pending().on('pay', {}, ARMING_MS).on('returned');
+    assert.deepEqual([page.name, page.last()], ['pending_payment', { type: 'refresh_order', id: '7' }]);
+    assert.equal(page.on('tick', {}, ARMING_MS).button.action, 'pay');
+    assert.equal(new Page().on('returned').effects.length, 0);
+  });
+
+  it('money that came too late is on its way back, then returned, while the sale goes on', () => {
+    const page = pending().on('order', order('expired', { payment: 'pending' }));
+    for (const payment of ['pending', 'refunding', 'refunded']) {
+      page.on('order', order('expired', { payment }));
+      assert.deepEqual([view(page.state, page.now).say, page.button.action], [[`say.expired_${payment}`], 'buy']);
+    }
+    page.on('buy', { key: 'k2' }).on('refused', { code: 'sold_out' });
+    assert.equal(view(page.state, page.now).say[0], 'notice.sold_out');
+  });
+
   it('expiry that is learnt while paying wins', () => {
     const page = pending().on('pay', {}, ARMING_MS).on('order', order('expired'));
     assert.equal(page.name, 'expired');
@@ -316,6 +362,10 @@ describe('found when the page opens', () => {
     const page = new Page().on('found', { orders: [order('paid').order] });
     assert.equal(page.name, 'paid');
     assert.equal(page.effects.length, 0);
+  });
+  it('a paid one whose money goes back is followed until it is there', () => {
+    const page = new Page().on('found', { orders: [order('paid', { payment: 'refunding' }).order] });
+    assert.deepEqual([page.last(), view(page.state, page.now).say], [{ type: 'follow', id: '7' }, ['say.paid_refunding']]);
   });
   it('does not disturb a purchase under way', () => {
     assert.equal(buying().on('found', { orders: [order('paid').order] }).name, 'buying');
@@ -345,4 +395,5 @@ it('facts are read from the API\'s objects', () => {
   assert.deepEqual(saleFacts({ state: 'open', remaining: 5, per_user_limit: 2, opens_at: iso, closes_at: iso }),
     { state: 'open', remaining: 5, limit: 2, opensAt: OPENS, closesAt: OPENS });
   assert.deepEqual(orderFacts({ order_id: '7', status: 'queued', pay_by: null }), { id: '7', status: 'queued', payBy: null });
+  assert.equal(orderFacts({ order_id: '7', status: 'paid', pay_by: null, payment: 'captured' }).payment, 'captured');
 });

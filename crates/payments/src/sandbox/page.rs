@@ -2,7 +2,7 @@
 
 use super::state::{Provider, Shared};
 use super::store::{Page, Refusal};
-use crate::provider::{Charge, ChargeStatus};
+use crate::provider::{Charge, ChargeRequest, ChargeStatus};
 use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::header::{
@@ -132,11 +132,10 @@ pub fn origin(url: &str) -> Option<String> {
 }
 
 fn page_of(words: &Words, id: &str, Page { checkout, charge, is_expired }: &Page) -> Response {
-    let amount = checkout.charge.amount_cents;
-    let (whole, cents, currency) = (amount / 100, amount % 100, &checkout.charge.currency);
     let mut main = format!(
-        "<p>{}</p>\n<p class=\"amount\">{whole}.{cents:02} {currency}</p>\n",
-        escaped(&checkout.description)
+        "<p>{}</p>\n<p class=\"amount\">{}</p>\n",
+        escaped(&checkout.description),
+        money(&checkout.charge)
     );
     let outcome = match charge {
         Some(Charge { status: ChargeStatus::Succeeded, .. }) => Some(words.paid),
@@ -168,6 +167,14 @@ fn page_of(words: &Words, id: &str, Page { checkout, charge, is_expired }: &Page
     document(words, status, &main, &back)
 }
 
+/// Minor units as people write them; some currencies have none.
+fn money(ChargeRequest { amount_cents, currency, .. }: &ChargeRequest) -> String {
+    match currency.as_str() {
+        "CLP" | "ISK" | "JPY" | "KRW" | "VND" => format!("{amount_cents} {currency}"),
+        _ => format!("{}.{:02} {currency}", amount_cents / 100, amount_cents % 100),
+    }
+}
+
 fn refused(words: &Words, refusal: &Refusal) -> Response {
     let (status, text) = match refusal {
         Refusal::Expired => (StatusCode::GONE, words.expired),
@@ -188,8 +195,9 @@ fn document(words: &Words, status: StatusCode, main: &str, back: &str) -> Respon
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} (SANDBOX)</title>\n\
          <link rel=\"icon\" href=\"data:,\">\n<link rel=\"stylesheet\" href=\"/pay.css\">\n\
-         </head>\n<body>\n<p class=\"sandbox\">{sandbox}</p>\n<main>\n<h1>{title}</h1>\n{main}\
-         </main>\n<p><a href=\"?lang={other}\" lang=\"{other}\">{name}</a></p>\n</body>\n</html>\n"
+         </head>\n<body>\n<header class=\"sandbox\">{sandbox}</header>\n<main>\n<h1>{title}</h1>\n\
+         {main}</main>\n<footer><a href=\"?lang={other}\" lang=\"{other}\">{name}</a></footer>\n\
+         </body>\n</html>\n"
     );
     let headers = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
