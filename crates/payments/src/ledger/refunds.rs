@@ -26,8 +26,8 @@ const BEGIN: &str = "
         SELECT id FROM payments WHERE order_id = $1 ORDER BY id FOR UPDATE
     )
     UPDATE payments p
-    SET state = 'refunding', reason = CASE p.state WHEN 'captured' THEN 'operator' ELSE p.reason END,
-        refused = NULL, updated_at = now(), due_at = now()
+    SET state = 'refunding', refused = NULL, updated_at = now(), due_at = now(),
+        reason = CASE p.state WHEN 'captured' THEN 'operator' ELSE p.reason END
     FROM locked
     WHERE p.id = locked.id
         AND (p.state = 'captured' OR p.state = 'refunding' AND p.refused IS NOT NULL)";
