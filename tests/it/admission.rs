@@ -1,8 +1,8 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
 use crate::support::prelude::*;
+use flash_sale::domain::IdempotencyKey;
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
-use flash_sale::{catalog::changes::NewSale, domain::IdempotencyKey};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
@@ -173,11 +173,7 @@ async fn services(prefix: &str) -> Services {
 
 impl ScriptBench {
     async fn new(services: &Services, stock: i64, limit: i64) -> Self {
-        let catalog = &services.catalog;
-        let wanted =
-            NewSale { title: "a thing".to_owned(), price_cents: 1, stock, ..NewSale::default() };
-        let wanted = NewSale { per_user_limit: Some(limit), ..wanted };
-        let sale = catalog.create_sale(wanted).await.expect("a sale").sale.id;
+        let sale = new_sale(services, stock, Some(limit)).await;
         let connection = redis_connection(&Servers::shared().await.redis.url()).await;
         Self { keys: services.databases.redis.keys.clone(), sale, connection }
     }

@@ -2,8 +2,8 @@
 //! The judges: what people were told ([`crate::support::load`]), what they got, and the audit.
 //!
 //! From the environment: `SEED` repeats the random choices of a run that printed it, `CUTS` is how
-//! many cuts `cuts.rs` makes, `SCALE=full` and `ROWS=apart` are for the catalogue in `rebuild.rs`,
-//! and `FAIL_POINT` chooses the points in `fail_points.rs` whose names begin like this.
+//! many cuts `cuts.rs` makes, `SCALE=full` is for the catalogue in `rebuild.rs`, and `FAIL_POINT`
+//! chooses the points in `fail_points.rs` whose names begin like this.
 
 mod clocks;
 mod cuts;
@@ -53,10 +53,6 @@ async fn sold(app: &TestApp, stock: i64, count: usize) -> (String, Vec<Winner>) 
     (sale, winners)
 }
 
-async fn rush_on(apps: &[&TestApp]) -> (String, Rush) {
-    rush_with_regulars(apps, 0).await
-}
-
 pub async fn rush_with_regulars(apps: &[&TestApp], count: usize) -> (String, Rush) {
     let sale = apps[0].sale(50_000, json!({})).await;
     let regulars = crowd(apps[0], &sale, count).await;
@@ -74,9 +70,10 @@ pub async fn flush(app: &TestApp) {
     app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
 }
 
-pub async fn functions_run(app: &TestApp) -> u64 {
+/// How often Redis has run this command ("fcall": a function).
+pub async fn calls_of(app: &TestApp, command: &str) -> u64 {
     let statistics: String = app.in_redis(redis::cmd("INFO").arg("commandstats")).await;
-    let calls = statistics.split("cmdstat_fcall:calls=").nth(1);
+    let calls = statistics.split(&format!("cmdstat_{command}:calls=")).nth(1);
     let calls = calls.and_then(|rest| rest.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }

@@ -3,11 +3,6 @@
 use super::*;
 use flash_sale::redis::functions::record::Held;
 
-fn record(order: &AcceptedOrder) -> Vec<u8> {
-    let AcceptedOrder { id: order_id, slot, key, .. } = *order;
-    Held { slot, returned: false, order_id, key }.encode().to_vec()
-}
-
 fn logged(order: &AcceptedOrder) -> Vec<u8> {
     let mut bytes = order.user.as_bytes().to_vec();
     bytes.extend(order.id.get().to_be_bytes());
@@ -29,7 +24,9 @@ async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[AcceptedOrd
     for order in orders {
         let (buyers, user) = (keys.buyers(id, epoch), &order.user.as_bytes()[..]);
         let before: Option<Vec<u8>> = app.in_redis(redis::cmd("HGET").arg(&buyers).arg(user)).await;
-        pipeline.hset(buyers, user, [before.unwrap_or_default(), record(order)].concat()).ignore();
+        let AcceptedOrder { id: order_id, slot, key, .. } = *order;
+        let held = Held { slot, returned: false, order_id, key }.encode();
+        pipeline.hset(buyers, user, [&before.unwrap_or_default(), &held[..]].concat()).ignore();
     }
     let count = i64::try_from(orders.len()).expect("a few");
     let counts = [("pending", count), ("admitted", count), ("remaining", -count), ("change", 1)];

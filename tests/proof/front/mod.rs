@@ -147,10 +147,6 @@ impl Deployment {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[number]))
     }
 
-    fn kill(&mut self, number: usize) {
-        self.instances[number] = None;
-    }
-
     pub fn running(&self) -> &Program {
         self.instances.iter().flatten().next().expect("an instance runs")
     }

@@ -118,7 +118,7 @@ async fn an_instance_that_dies_instead_is_noticed() {
     let mut scene = Scene::start(Kind::Nginx).await;
     for round in 0..20 {
         let number = round % scene.deployment.instances.len();
-        scene.deployment.kill(number);
+        scene.deployment.instances[number] = None; // killed
         scene.until_answered(50).await;
         scene.deployment.start_instance(number).await;
         scene.until_answered(50).await;
