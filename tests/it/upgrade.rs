@@ -44,10 +44,7 @@ fn migrations_only_add() {
         let why = breaks_older_instances(&sql).filter(|_| !is_marked);
         assert_eq!(why, None, "{} (or say why, after {MARK:?})", path.display());
     }
-}
-
-#[test]
-fn a_migration_that_takes_away_is_noticed() {
+    // One that takes away is noticed.
     for bad in [
         "ALTER TABLE sales DROP COLUMN title;",
         "CREATE TABLE a (b int); DROP TABLE\n lab_orders;",

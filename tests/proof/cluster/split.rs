@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::history::Answer;
-use crate::support::network::{Network, Side};
+use crate::support::network::{ALONE, Network, OTHERS};
 use crate::support::redis_servers::SILENCE_MS;
 
 const CUT_OFF: usize = 0;
@@ -14,12 +14,11 @@ async fn divisible() -> (Network, Proxy, Deployment<RedisCluster>) {
     let (redis, network) = RedisCluster::start_on_network(&servers.folder("cluster")).await;
     let database = servers.database().await;
     let to_postgres = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let start = async |database, side: Side| {
-        TestApp::launch(database, redis.url_at(side.address()), String::new(), Options::default())
-            .await
+    let start = async |database, from| {
+        TestApp::launch(database, redis.url_at(from), String::new(), Options::default()).await
     };
     let cut_off = database.clone().through(to_postgres.address());
-    let apps = [start(cut_off, Side::Alone).await, start(database, Side::Others).await];
+    let apps = [start(cut_off, ALONE).await, start(database, OTHERS).await];
     (network, to_postgres, Deployment { redis, apps, _servers: servers })
 }
 
