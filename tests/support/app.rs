@@ -350,6 +350,13 @@ impl TestApp {
         })
     }
 
+    pub async fn until_sound(&self, sale: &str) -> Audit {
+        wait_for!(&format!("sale {sale} is sound"), {
+            let audit = self.audit(sale).await;
+            (audit.ok && audit.conserved == Some(true)).then_some(audit)
+        })
+    }
+
     pub async fn assert_sound(&self, sale: &str) -> Audit {
         let audit = self.quiet_audit(sale).await;
         assert!(audit.ok && audit.conserved == Some(true), "{audit:#?}");

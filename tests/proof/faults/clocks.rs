@@ -78,7 +78,7 @@ async fn ids_are_unique_and_dated_by_redis(app: &TestApp, entrances: &[Entrance]
         let off = (made_at - OffsetDateTime::now_utc()).abs();
         assert!(off < NEAR, "order {id} is dated {made_at}");
     }
-    app.assert_kept(&sale, &winners).await;
+    app.database.assert_kept(&sale, &winners).await;
     app.assert_sound(&sale).await;
 }
 

@@ -53,9 +53,9 @@ async fn live_through(point: &'static str, action: &str) {
     let (sales, winners) = a_day(&app).await;
     assert!(fired(&app, point) > 0, "never came by");
     for sale in &sales {
-        until_sound(&app, sale).await;
+        app.until_sound(sale).await;
     }
-    app.assert_kept(&sales[0], &winners).await;
+    app.database.assert_kept(&sales[0], &winners).await;
     let next = app.sale(2, json!({})).await;
     let shopper = app.shopper();
     let id = buy(&shopper, &next, false).await;

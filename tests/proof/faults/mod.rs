@@ -18,7 +18,7 @@ mod refusals;
 
 use crate::support::{prelude::*, redis_servers::RedisProcess};
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
-use flash_sale::{admission::ids, audit::Audit, orders::insert::Expect};
+use flash_sale::{admission::ids, orders::insert::Expect};
 
 const ENOUGH: usize = 80;
 
@@ -96,7 +96,7 @@ async fn state(app: &TestApp, sale: &str, field: &str) -> i64 {
 }
 
 async fn assert_all_pending(app: &TestApp, sale: &str, winners: &[Winner]) {
-    let statuses = app.assert_kept(sale, winners).await;
+    let statuses = app.database.assert_kept(sale, winners).await;
     assert_eq!(statuses, BTreeMap::from([("pending_payment".to_owned(), winners.len())]));
 }
 
@@ -108,13 +108,6 @@ pub async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) -> Told 
     // An attempt that was told 503 may have become an order, too.
     assert!(live >= accepted as i64);
     told
-}
-
-async fn until_sound(app: &TestApp, sale: &str) -> Audit {
-    wait_for!(&format!("sale {sale} is sound"), {
-        let audit = app.audit(sale).await;
-        (audit.ok && audit.conserved == Some(true)).then_some(audit)
-    })
 }
 
 async fn sells_out(app: &TestApp, sale: &str) {

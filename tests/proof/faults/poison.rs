@@ -93,7 +93,7 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     for order in &neighbours {
         wait_for!(count(&app, order, "pending_payment").await == 1);
     }
-    let audit = until_sound(&app, &sale).await;
+    let audit = app.until_sound(&sale).await;
     assert_eq!(audit.live, 3 + 8, "{audit:#?}");
     for poison in [&beyond, &again] {
         assert_eq!(count(&app, poison, "rejected").await, 1, "explicit and queryable");
@@ -132,7 +132,7 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     assert_eq!((winners.len(), state(&app, &sale, "remaining").await), (20, 1_000 - 1 - 20));
     app.allow_connections(true).await;
     winners.extend(all_order([app.shopper()], &sale).await);
-    app.assert_kept(&sale, &winners).await;
+    app.database.assert_kept(&sale, &winners).await;
     assert_eq!(app.assert_sound(&sale).await.live, 22);
 }
 

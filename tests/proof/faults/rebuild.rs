@@ -71,7 +71,7 @@ async fn rebuilds_that_fail_one_after_the_other_do_not_pile_up_buyers() {
         app.services.fail_points.clear();
         until_rebuilt(&app, &sale, before).await;
         until_only_the_live_epochs_buyers_are_left(&app, &sale).await;
-        app.assert_kept(&sale, &winners).await;
+        app.database.assert_kept(&sale, &winners).await;
         assert_eq!(app.assert_sound(&sale).await.live, 20);
     }
 }
@@ -95,7 +95,7 @@ async fn a_rebuild_that_was_overtaken_takes_its_buyers_with_it() {
     until_rebuilt(&other, &sale, before + 1).await;
     app.services.fail_points.resume();
     until_only_the_live_epochs_buyers_are_left(&app, &sale).await;
-    app.assert_kept(&sale, &winners).await;
+    app.database.assert_kept(&sale, &winners).await;
     assert_eq!(app.assert_sound(&sale).await.live, 8);
 }
 
@@ -192,7 +192,7 @@ async fn an_operator_rebuilds_a_sale_and_everything() {
     rebuild(&format!("rebuild --sale {one}")).await;
     let app = launch(Options::without_writer()).await;
     assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (2, 1));
-    app.assert_kept(&one, &winners[0]).await;
+    app.database.assert_kept(&one, &winners[0]).await;
     assert_eq!(app.assert_sound(&one).await.live, 8);
     assert_eq!(app.audit(&other).await.backlog, 8);
     winners[1].extend(crowd(&app, &other, 2).await);

@@ -82,7 +82,7 @@ impl Scene {
 
     async fn conclude(self) {
         assert!(self.wrong.is_empty(), "\n{}", self.wrong.join("\n"));
-        self.app.assert_kept(&self.sale, &self.winners).await;
+        self.app.database.assert_kept(&self.sale, &self.winners).await;
         self.app.assert_sound(&self.sale).await;
     }
 
