@@ -31,7 +31,6 @@ pub struct Options {
     pub backlog_limit: Option<i64>,
     pub batch_limit: Option<u16>,
     pub connections: Option<ConnectionLimits>,
-    pub fail_points: String,
     pub lab: bool,
     pub payments: Option<PaymentLink>,
 }
@@ -110,7 +109,7 @@ impl TestApp {
         let sale = SaleSettings {
             backlog_limit: options.backlog_limit.unwrap_or(1_000_000),
             batch_limit: options.batch_limit.unwrap_or(512),
-            fail_points: options.fail_points,
+            fail_points: String::new(),
         };
         let role = if options.writes_nothing { Role::ServerWithoutWriter } else { Role::Server };
         let (postgres, redis) = (&stores.postgres, &stores.redis);

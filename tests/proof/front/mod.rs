@@ -150,11 +150,6 @@ impl Deployment {
     pub fn running(&self) -> &Program {
         self.instances.iter().flatten().next().expect("an instance runs")
     }
-
-    async fn assert_sound(&self, sale: &str) {
-        let audit = self.running().quiet_audit(sale).await;
-        assert_has(&audit, json!({"ok": true, "conserved": true}));
-    }
 }
 
 /// At the end of a test, what still runs ends in order.

@@ -71,7 +71,8 @@ impl Scene {
 
     async fn end(self) -> BTreeMap<String, usize> {
         let told = self.rush.end().await;
-        self.deployment.assert_sound(&self.sale).await;
+        let audit = self.deployment.running().quiet_audit(&self.sale).await;
+        assert_has(&audit, json!({"ok": true, "conserved": true}));
         self.deployment.database.assert_kept(&self.sale, &told.winners).await;
         if !told.failures.is_empty() {
             println!("{}", fs::read_to_string(&self.proxy.log).unwrap_or_default());
