@@ -26,7 +26,7 @@ run: ## build and start a sale on http://127.0.0.1:8080 (ARGS="--help" lists the
 test: export RUST_TEST_THREADS ?= $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN))
 # CI builds everything once, with all features.
 FEATURES ?= --no-default-features
-TESTS    = $(or $(ARGS),--lib --bins --test sandbox --test it --test model --test chaos)
+TESTS    = $(or $(ARGS),--lib --bins --test sandbox --test judgement --test it --test model --test chaos)
 
 test: ## test what a change is likely to break, about seven minutes the first time (ARGS="--test it -- name" picks some)
 	@scripts/setup.sh test

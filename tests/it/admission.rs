@@ -1,31 +1,10 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
 use crate::support::prelude::*;
+use flash_sale::domain::IdempotencyKey;
 use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
-use flash_sale::{catalog::changes::NewSale, domain::IdempotencyKey};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
-    let (app, sale) = TestApp::selling(10, json!({})).await;
-    let told = all_told(app.shoppers(2_000), &sale).await;
-    let (winners, losers): (Vec<_>, Vec<_>) =
-        told.iter().partition(|(_, reply)| reply.order().is_some());
-    assert_eq!(winners.len(), 10);
-    for (_, reply) in losers {
-        reply.assert_problem(409, "sold_out");
-    }
-    let ids: HashSet<&str> = winners.iter().map(|(_, reply)| reply.text("order_id")).collect();
-    assert_eq!(ids.len(), 10, "order ids are unique");
-    let audit = app.assert_sound(&sale).await;
-    assert_eq!((audit.live, audit.remaining, audit.postgres.taken), (10, 0, 10));
-    for (shopper, reply) in winners {
-        let id = reply.text("order_id");
-        shopper.until(id, "pending_payment").await;
-        assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), id);
-    }
-}
 
 /// A function of Redis passes on 8,000 values at most: what a large batch writes is cut.
 #[tokio::test]
@@ -173,11 +152,7 @@ async fn services(prefix: &str) -> Services {
 
 impl ScriptBench {
     async fn new(services: &Services, stock: i64, limit: i64) -> Self {
-        let catalog = &services.catalog;
-        let wanted =
-            NewSale { title: "a thing".to_owned(), price_cents: 1, stock, ..NewSale::default() };
-        let wanted = NewSale { per_user_limit: Some(limit), ..wanted };
-        let sale = catalog.create_sale(wanted).await.expect("a sale").sale.id;
+        let sale = new_sale(services, stock, Some(limit)).await;
         let connection = redis_connection(&Servers::shared().await.redis.url()).await;
         Self { keys: services.databases.redis.keys.clone(), sale, connection }
     }

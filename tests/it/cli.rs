@@ -48,7 +48,6 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     }
     let found = sales(&program).await;
     let stocks: HashSet<i64> = (found.iter()).filter_map(|sale| sale["stock"].as_i64()).collect();
-    assert_eq!(found.len(), 4);
     assert_eq!(stocks, HashSet::from([10, 100, 500, 100_000]));
     let states: Vec<_> = found.iter().filter_map(|sale| sale["state"].as_str()).collect();
     assert_eq!(states, ["open", "open", "open", "scheduled"]);

@@ -210,10 +210,7 @@ async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
         }
     }
     assert_eq!(rejected.len(), 7);
-    wait_for!("redis knows the stock", {
-        let audit = app.audit(&sale).await;
-        (audit.quiescent && audit.ok).then_some(())
-    });
+    app.until_sound(&sale).await; // redis knows the stock
     let lowered = json!({"stock": 3, "live": 3, "rejected": 7, "remaining": 0});
     app.assert_sound_with(&sale, lowered).await;
     app.shopper().refused(&sale, "sold_out").await;

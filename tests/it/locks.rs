@@ -1,7 +1,7 @@
 //! Known bugs of the big libraries that no lesson (`lab::lessons`) plays; historical locks.
 
 use crate::support::Servers;
-use crate::support::buggy_redis::{BuggyRedis, forget_scripts};
+use crate::support::buggy_redis::{buggy_redis, forget_scripts};
 use crate::support::locks::*;
 use locks::fencing::{PostgresResource, RedisResource, Write};
 use locks::wire::{Clock, Meter};
@@ -13,8 +13,8 @@ const SHORT: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn a_script_that_redis_has_forgotten_again_by_the_time_it_is_called() {
     let socket = Servers::shared().await.redis.socket();
-    let redis = BuggyRedis::start(&socket, forget_scripts).await;
-    let (lock, name) = (TokenLock::new(slow_line(&redis.url), LEASE).fenced(), name("forgotten"));
+    let line = slow_line(&buggy_redis(&socket, forget_scripts).await);
+    let (lock, name) = (TokenLock::new(line, LEASE).fenced(), name("forgotten"));
     freed(held(&lock, &name).await).await;
     drop(held(&lock, &name).await);
 }

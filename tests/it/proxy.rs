@@ -9,25 +9,21 @@ async fn start() -> (Proxy, Arc<AtomicU64>) {
 }
 
 async fn echo() -> (Address, Arc<AtomicU64>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
     let read = Arc::new(AtomicU64::new(0));
     let counter = read.clone();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let counter = counter.clone();
-            tokio::spawn(async move {
-                let mut buffer = [0; 4096];
-                while let Ok(length @ 1..) = stream.read(&mut buffer).await {
-                    counter.fetch_add(length as u64, Relaxed);
-                    if stream.write_all(&buffer[..length]).await.is_err() {
-                        break;
-                    }
+    let echo = move |mut stream: TcpStream| {
+        let counter = counter.clone();
+        async move {
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+                counter.fetch_add(length as u64, Relaxed);
+                if stream.write_all(&buffer[..length]).await.is_err() {
+                    break;
                 }
-            });
+            }
         }
-    });
-    (Address::Tcp(address), read)
+    };
+    (Address::Tcp(serve_each(echo).await), read)
 }
 
 async fn dial(proxy: &Proxy) -> TcpStream {

@@ -36,7 +36,7 @@ async fn assert_rows(app: &TestApp, rows: i64, taken: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_partly_written_is_completed_and_counted_once() {
+async fn what_is_partly_written_or_written_by_many_is_completed_and_counted_once() {
     let app = TestApp::start_with(Options::without_writer()).await;
     let (_, services, batch) = accepted(&app, 10, 6).await;
     for (batch, new) in [(first(3, &batch), 3), (batch.clone(), 3), (batch.clone(), 0)] {
@@ -50,11 +50,7 @@ async fn what_is_partly_written_is_completed_and_counted_once() {
     let stale = AcceptedBatch { epoch: current.epoch + 1, ..current.clone() };
     assert_eq!(write(&services, &[current, stale]).await, Outcome::StaleEpoch);
     assert_rows(&app, 10, 10).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_writers_of_the_same_orders_count_them_once() {
-    let app = TestApp::start_with(Options::without_writer()).await;
+    // Many write the same at once.
     let (_, services, batch) = accepted(&app, 50, 20).await;
     let writer = |_| {
         let (services, batches) = (services.clone(), [batch.clone()]);
@@ -65,7 +61,7 @@ async fn two_writers_of_the_same_orders_count_them_once() {
         other => panic!("another epoch: {other:?}"),
     };
     assert_eq!(all_at_once((0..8).map(writer)).await.into_iter().map(new).sum::<u64>(), 20);
-    assert_rows(&app, 20, 20).await;
+    assert_rows(&app, 30, 30).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

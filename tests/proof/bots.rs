@@ -1,6 +1,6 @@
 //! Defence against bots, from outside: passes, proof of work, shared limits, and their headers.
 
-use crate::{faults::functions_run, support::prelude::*};
+use crate::{faults::calls_of, support::prelude::*};
 use flash_sale::access::bots::{limits::WhenAway, work};
 
 fn of_sale(sale: &str, rest: &str) -> String {
@@ -159,7 +159,7 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
         app.shopper().post(PAY).await.assert_problem(404, "order_not_found");
     }
     let storm = app.shopper();
-    let before = functions_run(&app).await;
+    let before = calls_of(&app, "fcall").await;
     let (mut refused, mut passed) = (0, 0);
     while refused < 100 {
         let is_refused = storm.post(PAY).await.status == 429;
@@ -167,7 +167,7 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
         passed += u64::from(!is_refused);
         assert!(passed < 2_000, "{refused} refused");
     }
-    let asked = functions_run(&app).await - before;
+    let asked = calls_of(&app, "fcall").await - before;
     // Two for each that passed, one for a refusal after the last was over, some for the tasks.
     assert!(asked <= 4 * passed + 40, "{asked}, {passed}, {refused}");
     let uncounted = json!("requests cannot be counted at the moment");

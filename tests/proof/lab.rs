@@ -1,14 +1,13 @@
-//! Limits for visitors of the lab: each address has its share, and nothing stays behind.
+//! Limits for visitors of the lab: each address has its share, and nothing stays behind. And each
+//! lesson a hundred times.
 
 use crate::support::test_lab::{ARENAS, TestLab};
-use crate::support::{prelude::*, program::get};
+use crate::support::{lessons::play_each, prelude::*};
 use lab::{Wanted, selling::Buyer, servers};
 use tokio_util::sync::CancellationToken;
 
 async fn call(app: &TestApp, by: &str, method: Method, path: &str, body: Value) -> Reply {
-    let request = app.client.request(method, app.url(path));
-    let request = request.header("x-forwarded-for", by).json(&body);
-    Reply::of(request.send().await.expect("an answer")).await
+    app.ask(method, path).header("x-forwarded-for", by).json(body).await
 }
 
 async fn create(app: &TestApp, by: &str) -> Reply {
@@ -137,11 +136,16 @@ async fn nobody_else_reaches_the_lab_unless_that_is_asked_for() {
         let mut settings = vec![("LISTEN_ADDR", address)];
         settings.extend(lab.map(|lab| ("LAB", lab)));
         let program = Program::serve(&home, &[], &settings).await;
-        let (status, _) = get(&program, path).await;
-        assert_eq!(status.as_u16(), expected, "{address} {lab:?}");
+        let status = program.ask("GET", path).await.status;
+        assert_eq!(status, expected, "{address} {lab:?}");
         let log = program.stderr();
         let hints = log.lines().filter(|line| line.contains("LAB=on")).count();
         assert_eq!(hints, usize::from(lab.is_none() && expected == 404), "{log}");
         program.terminate().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lesson_played_a_hundred_times_ends_a_hundred_times_the_same_way() {
+    play_each(100, "hundred:").await;
 }

@@ -11,7 +11,6 @@ mod faults;
 mod front;
 mod judge;
 mod lab;
-mod lessons;
 mod locks;
 mod pooler;
 mod room;

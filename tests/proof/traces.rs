@@ -75,13 +75,9 @@ fn below<'a>(spans: &'a [Span], parent: &Span, name: &str) -> &'a Span {
 }
 
 fn is_inside(span: &Span, other: &Span) {
-    let times = [
-        other.start_time_unix_nano,
-        span.start_time_unix_nano,
-        span.end_time_unix_nano,
-        other.end_time_unix_nano,
-    ];
-    assert!(times.is_sorted(), "{span:?} is not inside {other:?}");
+    let [inner, outer] = [span, other].map(|one| one.start_time_unix_nano..=one.end_time_unix_nano);
+    let is_inside = outer.contains(inner.start()) && outer.contains(inner.end());
+    assert!(is_inside, "{span:?} is not inside {other:?}");
 }
 
 async fn buy(program: &Program, sale: &str, traceparent: &str) -> Reply {

@@ -4,6 +4,7 @@ use super::people::client_of;
 use crate::support::prelude::*;
 use flash_sale::app::{Front, Role, Running, Stores, serve};
 use flash_sale::auth::AdminToken;
+use flash_sale::catalog::changes::NewSale;
 use flash_sale::config::{ProxyTrust, SaleSettings};
 use flash_sale::payments::provider::{PaymentLink, SimulatedPayments};
 use flash_sale::telemetry::instruments::Metrics;
@@ -30,7 +31,6 @@ pub struct Options {
     pub backlog_limit: Option<i64>,
     pub batch_limit: Option<u16>,
     pub connections: Option<ConnectionLimits>,
-    pub fail_points: String,
     pub lab: bool,
     pub payments: Option<PaymentLink>,
 }
@@ -49,11 +49,10 @@ impl Options {
 pub struct TestApp {
     pub services: Services,
     pub base: String,
-    pub client: reqwest::Client,
+    entrance: Entrance,
     pub database: Database,
     pub prefix: String,
     pub redis_url: String,
-    tokens: Arc<TokenSigner>,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
     /// Whichever instance ends last and has this removes their database and keys.
     leftovers: Option<Arc<()>>,
@@ -110,7 +109,7 @@ impl TestApp {
         let sale = SaleSettings {
             backlog_limit: options.backlog_limit.unwrap_or(1_000_000),
             batch_limit: options.batch_limit.unwrap_or(512),
-            fail_points: options.fail_points,
+            fail_points: String::new(),
         };
         let role = if options.writes_nothing { Role::ServerWithoutWriter } else { Role::Server };
         let (postgres, redis) = (&stores.postgres, &stores.redis);
@@ -147,12 +146,11 @@ impl TestApp {
         });
         Self {
             services,
+            entrance: Entrance { client: client_of(connections), ..Entrance::of(&base, SECRET) },
             base,
-            client: client_of(connections),
             database,
             prefix,
             redis_url: url,
-            tokens: Arc::new(TokenSigner::new(TOKEN_SECRET).expect("long enough")),
             running: Some((stop, served)),
             leftovers: None,
         }
@@ -204,15 +202,15 @@ impl TestApp {
     }
 
     pub fn mint_until(&self, user: UserId, expires_at: OffsetDateTime) -> String {
-        self.tokens.mint(user, "tester", expires_at)
+        self.entrance.tokens.mint(user, "tester", expires_at)
     }
 
     pub fn shopper(&self) -> Shopper {
-        self.entrance().shopper()
+        self.entrance.shopper()
     }
 
     pub fn shoppers(&self, count: usize) -> Vec<Shopper> {
-        self.entrance().shoppers(count)
+        self.entrance.shoppers(count)
     }
 
     pub async fn buyer(&self, sale: &str) -> (Shopper, String) {
@@ -230,12 +228,11 @@ impl TestApp {
     }
 
     pub fn entrance(&self) -> Entrance {
-        let (tokens, client) = (self.tokens.clone(), self.client.clone());
-        Entrance { tokens, client, base: self.base.clone() }
+        self.entrance.clone()
     }
 
     pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
-        ask(&self.client, method, self.url(path))
+        ask(&self.entrance.client, method, self.url(path))
     }
 
     pub async fn get(&self, path: &str) -> Reply {
@@ -263,16 +260,10 @@ impl TestApp {
 
     /// Creates a sale; `members` are added to (or replace) a title, a price and the stock.
     pub async fn sale(&self, stock: i64, members: Value) -> String {
-        let mut body = json!({"title": "a thing", "price_cents": 100, "stock": stock});
-        let all = body.as_object_mut().expect("an object");
-        all.extend(members.as_object().cloned().unwrap_or_default());
-        // A busy machine may answer too late: the retry is safe.
-        let reply = wait_for!("an answer", {
-            let reply = self.admin("POST", "/api/v1/admin/sales", Some(body.clone())).await;
-            (reply.code() != "unavailable").then_some(reply)
-        });
-        reply.assert(201);
-        reply.text("id").to_owned()
+        let body = with(json!({"title": "a thing", "price_cents": 100, "stock": stock}), &members);
+        // The retry is safe: at worst there is a sale that nobody uses.
+        let ask = async || self.admin("POST", "/api/v1/admin/sales", Some(body.clone())).await;
+        until_told(ask).await.must_be(201).text("id").to_owned()
     }
 
     pub async fn admin_sale(
@@ -358,6 +349,13 @@ impl TestApp {
         })
     }
 
+    pub async fn until_sound(&self, sale: &str) -> Audit {
+        wait_for!(&format!("sale {sale} is sound"), {
+            let audit = self.audit(sale).await;
+            (audit.ok && audit.conserved == Some(true)).then_some(audit)
+        })
+    }
+
     pub async fn assert_sound(&self, sale: &str) -> Audit {
         let audit = self.quiet_audit(sale).await;
         assert!(audit.ok && audit.conserved == Some(true), "{audit:#?}");
@@ -400,6 +398,12 @@ pub fn services_without_tasks(
         FailPoints::default(),
     );
     (services, channel)
+}
+
+pub async fn new_sale(services: &Services, stock: i64, per_user_limit: Option<i64>) -> SaleId {
+    let title = "a thing".to_owned();
+    let sale = NewSale { title, price_cents: 100, stock, per_user_limit, ..NewSale::default() };
+    services.catalog.create_sale(sale).await.expect("a sale").sale.id
 }
 
 pub async fn must_accept(services: &Services, sale: SaleId) -> (UserId, OrderId) {

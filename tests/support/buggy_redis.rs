@@ -1,9 +1,9 @@
 //! A Redis with a bug, planted from outside: a proxy in front of it changes what clients ask.
 
+use super::serve_each;
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::task::AbortHandle;
+use tokio::net::{TcpStream, UnixStream};
 
 pub type Command = Vec<Vec<u8>>;
 pub type Bug = fn(Command) -> Command;
@@ -45,29 +45,10 @@ pub fn forget_scripts(mut command: Command) -> Command {
     command
 }
 
-pub struct BuggyRedis {
-    pub url: String,
-    accepting: AbortHandle,
-}
-
-impl BuggyRedis {
-    pub async fn start(socket: &Path, bug: Bug) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let url = format!("redis://{}", listener.local_addr().expect("an address"));
-        let socket = socket.to_owned();
-        let accepting = tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass(client, socket.clone(), bug));
-            }
-        });
-        Self { url, accepting: accepting.abort_handle() }
-    }
-}
-
-impl Drop for BuggyRedis {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
+/// Its URL.
+pub async fn buggy_redis(socket: &Path, bug: Bug) -> String {
+    let socket = socket.to_owned();
+    format!("redis://{}", serve_each(move |client| pass(client, socket.clone(), bug)).await)
 }
 
 async fn pass(client: TcpStream, socket: PathBuf, bug: Bug) {

@@ -3,6 +3,7 @@
 
 use super::{launch::Folder, locked};
 use crate::support::prelude::*;
+use Manner::*;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
@@ -37,6 +38,8 @@ pub enum Manner {
     BehindAProxy,
     /// Is killed, and runs again as soon as the judge has noticed.
     Supervised,
+    /// Never answers who buys.
+    Hangs,
     // From here on wrong.
     Oversells,
     SellsTwice,
@@ -80,8 +83,6 @@ struct Sale {
     is_away: bool,
     /// The judge knows of the kill.
     is_noticed: bool,
-    /// Requests that hang.
-    hanging: usize,
     /// Readings of the stock, since something is stored.
     readings: usize,
     wronged: BTreeSet<String>,
@@ -90,6 +91,8 @@ struct Sale {
 struct Shop {
     manner: Manner,
     sale: Mutex<Sale>,
+    /// Each request that hangs has one.
+    hanging: Arc<()>,
 }
 
 type Shared = State<Arc<Shop>>;
@@ -107,13 +110,13 @@ async fn reset(State(shop): Shared, Json(body): Json<Value>) -> StatusCode {
 
 async fn stock(State(shop): Shared) -> Json<Value> {
     let mut sale = locked(&shop.sale);
-    let miscounts = (shop.manner == Manner::Miscounts && !sale.orders.is_empty())
-        || (shop.manner == Manner::MiscountsWhenStarted && sale.lives > 1);
+    let miscounts = (shop.manner == Miscounts && !sale.orders.is_empty())
+        || (shop.manner == MiscountsWhenStarted && sale.lives > 1);
     let remaining = sale.stock as i64 - sale.orders.len() as i64 + i64::from(miscounts);
     if let Some((_, user)) = sale.orders.first().cloned() {
         sale.readings += 1;
         // Everything was as it should be when it was read before, and is the same now.
-        if shop.manner == Manner::StoresAgain && sale.readings == 3 {
+        if shop.manner == StoresAgain && sale.readings == 3 {
             sale.orders.push(("again".to_owned(), user));
         }
     }
@@ -129,7 +132,7 @@ async fn orders(State(shop): Shared) -> Json<Value> {
 }
 
 async fn proxy(State(shop): Shared, request: Request, next: Next) -> Response {
-    if shop.manner == Manner::ListsSlowly && request.method() == Method::GET {
+    if shop.manner == ListsSlowly && request.method() == Method::GET {
         sleep(Duration::from_millis(1_100)).await;
     }
     let is_away = locked(&shop.sale).is_away;
@@ -149,7 +152,7 @@ async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>)
     let user = body["user"].as_str().unwrap_or_default().to_owned();
     let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
     let key = key.unwrap_or_default().to_owned();
-    if shop.manner == Manner::Slow {
+    if shop.manner == Slow {
         sleep(Duration::from_millis(user.len() as u64 * 10)).await;
     }
     match shop.decide(&user, &key) {
@@ -167,7 +170,7 @@ async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>)
             Body::from_stream(broken).into_response()
         }
         Decision::Hang => {
-            locked(&shop.sale).hanging += 1;
+            let _hangs = shop.hanging.clone();
             std::future::pending().await
         }
     }
@@ -176,9 +179,7 @@ async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>)
 impl Shop {
     fn sold(&self) -> StatusCode {
         match self.manner {
-            Manner::StoresLater | Manner::StoresAgain | Manner::AcceptsAndForgets => {
-                StatusCode::ACCEPTED
-            }
+            StoresLater | StoresAgain | AcceptsAndForgets => StatusCode::ACCEPTED,
             _ => StatusCode::CREATED,
         }
     }
@@ -187,26 +188,27 @@ impl Shop {
         let mut sale = locked(&self.sale);
         sale.requests += 1;
         match self.manner {
-            Manner::Busy if sale.requests % 2 == 1 => return Decision::ComeAgain,
-            Manner::TooMany if sale.requests % 20 == 1 => return Decision::TooMany,
-            Manner::KnowsNoKey if sale.taken >= sale.stock => return Decision::No("sold_out"),
+            Hangs => return Decision::Hang,
+            Busy if sale.requests % 2 == 1 => return Decision::ComeAgain,
+            TooMany if sale.requests % 20 == 1 => return Decision::TooMany,
+            KnowsNoKey if sale.taken >= sale.stock => return Decision::No("sold_out"),
             _ => {}
         }
         let known = sale.keys.get(key).cloned();
-        let knows = !matches!(self.manner, Manner::KnowsNoKey | Manner::ForgetsKeys);
+        let knows = !matches!(self.manner, KnowsNoKey | ForgetsKeys);
         if let Some(id) = known.clone().filter(|_| knows) {
             return self.again(&mut sale, user, id);
         }
         let has_one = sale.orders.iter().any(|(_, owner)| owner == user);
-        let forgot = self.manner == Manner::ForgetsKeys && known.is_some();
+        let forgot = self.manner == ForgetsKeys && known.is_some();
         if forgot {
             sale.wronged.insert(user.to_owned());
         }
-        let sells_again = forgot || self.manner == Manner::SellsTwice;
+        let sells_again = forgot || self.manner == SellsTwice;
         if (has_one || sale.marked.contains(user)) && !sells_again {
             return Decision::No("already_ordered");
         }
-        let more = if self.manner == Manner::Oversells { 3 } else { 0 };
+        let more = if self.manner == Oversells { 3 } else { 0 };
         if sale.taken >= sale.stock + more {
             return self.refuse(&mut sale, user);
         }
@@ -218,20 +220,20 @@ impl Shop {
         let hangs = sale.lives == 1 && sale.orders.len() >= HANGS_AT;
         let mut id = format!("o{}", sale.taken);
         match self.manner {
-            Manner::LosesUnits if is_odd_one => return Decision::ComeAgain,
-            Manner::MarksBeforeItFails if is_odd_one => {
+            LosesUnits if is_odd_one => return Decision::ComeAgain,
+            MarksBeforeItFails if is_odd_one => {
                 sale.taken -= 1;
                 sale.marked.insert(user.to_owned());
                 return Decision::ComeAgain;
             }
-            Manner::HangsBeforeStoring if hangs => return Decision::Hang,
-            Manner::GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
-            Manner::Forgets | Manner::AcceptsAndForgets if is_odd_one => {
+            HangsBeforeStoring if hangs => return Decision::Hang,
+            GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
+            Forgets | AcceptsAndForgets if is_odd_one => {
                 sale.wronged.insert(user.to_owned());
                 sale.marked.insert(user.to_owned());
                 return Decision::Sold(id);
             }
-            Manner::StoresLater => {
+            StoresLater => {
                 sale.marked.insert(user.to_owned());
                 let row = (id.clone(), user.to_owned());
                 self.later(30, |sale| sale.orders.push(row));
@@ -241,22 +243,22 @@ impl Shop {
             _ => {}
         }
         sale.orders.push((id.clone(), user.to_owned()));
-        if self.manner == Manner::StoresWhatItRefuses && is_odd_one {
+        if self.manner == StoresWhatItRefuses && is_odd_one {
             sale.wronged.insert(user.to_owned());
             return Decision::No("sold_out");
         }
         sale.keys.insert(key.to_owned(), id.clone());
         match self.manner {
-            Manner::HangsAfterStoring if hangs => Decision::Hang,
-            Manner::BreaksOff if is_odd_one => Decision::BreakOff,
+            HangsAfterStoring if hangs => Decision::Hang,
+            BreaksOff if is_odd_one => Decision::BreakOff,
             _ => Decision::Sold(id),
         }
     }
 
     /// The key is known.
     fn again(&self, sale: &mut Sale, user: &str, id: String) -> Decision {
-        let lost_its_keys = self.manner == Manner::LosesItsKeys && sale.lives > 1;
-        if self.manner == Manner::TakesAKeyBack || lost_its_keys {
+        let lost_its_keys = self.manner == LosesItsKeys && sale.lives > 1;
+        if self.manner == TakesAKeyBack || lost_its_keys {
             sale.wronged.insert(user.to_owned());
             return Decision::No("sold_out");
         }
@@ -267,13 +269,11 @@ impl Shop {
     fn refuse(self: &Arc<Self>, sale: &mut Sale, user: &str) -> Decision {
         let row = (format!("late-{user}"), user.to_owned());
         match self.manner {
-            Manner::TakesBack => {
+            TakesBack => {
                 sale.orders.push(row.clone());
                 self.later(300, move |sale| sale.orders.retain(|stored| *stored != row));
             }
-            Manner::CarriesOutLater
-                if sale.wronged.len() < 3 && sale.wronged.insert(user.to_owned()) =>
-            {
+            CarriesOutLater if sale.wronged.len() < 3 && sale.wronged.insert(user.to_owned()) => {
                 self.later(1_000, |sale| sale.orders.push(row));
                 return Decision::ComeAgain;
             }
@@ -315,7 +315,7 @@ impl BuggySale {
     }
 
     pub fn on(listener: TcpListener, manner: Manner) -> Arc<Self> {
-        let shop = Arc::new(Shop { manner, sale: Mutex::default() });
+        let shop = Arc::new(Shop { manner, sale: Mutex::default(), hanging: Arc::default() });
         let folder = Folder::create(&std::env::temp_dir(), "fs-judge-").expect("a folder");
         listener.set_nonblocking(true).expect("nonblocking");
         let runtime = Mutex::new(Some(serve(shop.routes(), &listener)));
@@ -334,7 +334,7 @@ impl BuggySale {
 
     fn kill(&self) {
         match self.shop.manner {
-            Manner::BehindAProxy => locked(&self.shop.sale).is_away = true,
+            BehindAProxy => locked(&self.shop.sale).is_away = true,
             _ => self.stop(),
         }
     }
@@ -351,14 +351,14 @@ impl BuggySale {
             return;
         }
         while self.listener.accept().is_ok() {}
-        if self.shop.manner == Manner::Supervised && locked(&self.shop.sale).is_noticed {
+        if self.shop.manner == Supervised && locked(&self.shop.sale).is_noticed {
             self.start_again();
         }
     }
 
     fn start_again(&self) {
         let mut sale = locked(&self.shop.sale);
-        if self.shop.manner == Manner::LosesTheLast {
+        if self.shop.manner == LosesTheLast {
             let first = sale.orders.len().saturating_sub(3);
             for (_, user) in sale.orders.split_off(first) {
                 sale.marked.insert(user.clone());
@@ -372,26 +372,21 @@ impl BuggySale {
     }
 
     fn hangs(&self) -> bool {
-        matches!(self.shop.manner, Manner::HangsAfterStoring | Manner::HangsBeforeStoring)
+        matches!(self.shop.manner, HangsAfterStoring | HangsBeforeStoring)
     }
 
     fn is_killed(&self) -> bool {
-        use Manner::*;
-        let killed = [ListsSlowly, BehindAProxy, Supervised, LosesTheLast];
-        let wrong_then = [LosesItsKeys, MiscountsWhenStarted];
-        self.hangs() || killed.contains(&self.shop.manner) || wrong_then.contains(&self.shop.manner)
-    }
-
-    /// One that hangs lets itself be killed only then.
-    fn may(&self, wish: &str) -> bool {
-        wish != "kill" || !self.hangs() || locked(&self.shop.sale).hanging > 0
+        let more = [ListsSlowly, BehindAProxy, Supervised, LosesTheLast, LosesItsKeys];
+        self.hangs() || self.shop.manner == MiscountsWhenStarted || more.contains(&self.shop.manner)
     }
 
     async fn obey(&self) -> ! {
         loop {
+            // One that hangs lets itself be killed only then.
+            let may_be_killed = !self.hangs() || self.hanging() > 0;
             for (wish, act) in [("kill", Self::kill as fn(&Self)), ("start", Self::start_again)] {
                 let file = self.folder.0.join(wish);
-                if file.exists() && self.may(wish) {
+                if file.exists() && (wish != "kill" || may_be_killed) {
                     act(self);
                     std::fs::remove_file(file).expect("its own file");
                 }
@@ -399,6 +394,15 @@ impl BuggySale {
             self.turn_away();
             sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    pub fn hanging(&self) -> usize {
+        Arc::strong_count(&self.shop.hanging) - 1
+    }
+
+    /// To be set up, which comes before everything else.
+    pub fn was_asked(&self) -> bool {
+        locked(&self.shop.sale).lives > 0
     }
 
     pub fn wronged(&self) -> BTreeSet<String> {
@@ -412,10 +416,10 @@ impl BuggySale {
         let mut config = storm_on(self.url());
         if self.is_killed() {
             config.kill = Some(self.command("kill"));
-            let is_alone = self.shop.manner != Manner::Supervised;
+            let is_alone = self.shop.manner != Supervised;
             config.start = Some(self.command("start")).filter(|_| is_alone);
         }
-        if self.shop.manner == Manner::KnowsNoKey {
+        if self.shop.manner == KnowsNoKey {
             let no_key = CONTRACT.replace("\"Idempotency-Key\": \"{key}\"", "");
             config.adapter = Some(Adapter::parse(&no_key).expect("an adapter"));
         }
@@ -443,7 +447,7 @@ impl BuggySale {
             let said = report.verdict_in_words();
             assert_eq!(said, "held", "{:?}, storm {storm}: {report:#?}", self.shop.manner);
             assert_eq!(report.stored, Some(50));
-            let is_proxied = self.shop.manner == Manner::BehindAProxy;
+            let is_proxied = self.shop.manner == BehindAProxy;
             assert!(is_proxied || report.answers.of(Meaning::Unexpected) == 0, "{report:#?}");
             let mut requests = history.requests.iter();
             assert!(!self.hangs() || requests.any(|request| request.means == Meaning::Lost));

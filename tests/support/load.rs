@@ -144,12 +144,6 @@ pub fn assert_shed(reply: &Reply) {
     assert!((1..=60).contains(&after), "Retry-After: {after}");
 }
 
-impl TestApp {
-    pub async fn assert_kept(&self, sale: &str, winners: &[Winner]) -> BTreeMap<String, usize> {
-        self.database.assert_kept(sale, winners).await
-    }
-}
-
 impl Database {
     /// I3 and I6: each 202 is a row of its own, once written; how many have each status.
     pub async fn assert_kept(&self, sale: &str, winners: &[Winner]) -> BTreeMap<String, usize> {

@@ -48,6 +48,7 @@ pub mod program;
 pub mod proxy;
 pub mod random;
 pub mod redis_servers;
+pub mod routes;
 pub mod standby;
 pub mod stores;
 pub mod test_lab;
@@ -269,6 +270,20 @@ pub async fn redis_connection(url: &str) -> MultiplexedConnection {
 pub async fn connect(address: &PostgresAddress, database: &str) -> PgConnection {
     let connected = PgConnection::connect_with(&options(address, database)).await;
     connected.expect("postgres takes connections")
+}
+
+/// A server that does this with each connection, until the test ends.
+pub async fn serve_each<F: Future<Output = ()> + Send + 'static>(
+    serve: impl Fn(TcpStream) -> F + Send + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            tokio::spawn(serve(connection));
+        }
+    });
+    address
 }
 
 /// Also after another has panicked with it.

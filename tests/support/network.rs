@@ -9,23 +9,9 @@ pub struct Ports {
     pub bus: u16,
 }
 
-/// Who is together when the network is split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    Alone,
-    Others,
-}
-
-impl Side {
-    const BOTH: [Self; 2] = [Self::Alone, Self::Others];
-
-    pub fn address(self) -> Ipv4Addr {
-        match self {
-            Self::Alone => Ipv4Addr::new(127, 0, 2, 1),
-            Self::Others => Ipv4Addr::new(127, 0, 2, 2),
-        }
-    }
-}
+/// Where instances come from: the one that is split off, and the others.
+pub const ALONE: Ipv4Addr = Ipv4Addr::new(127, 0, 2, 1);
+pub const OTHERS: Ipv4Addr = Ipv4Addr::new(127, 0, 2, 2);
 
 /// To each node: two ways of other nodes (bus, replication), one of an instance of each side.
 pub struct Network {
@@ -41,12 +27,11 @@ impl Network {
         let mut ways = Vec::new();
         for (number, ports) in nodes.iter().enumerate() {
             let own = Self::address_of(number);
-            let [alone, others] = Side::BOTH.map(Side::address);
             ways.push([
                 proxy(own, ports.bus).await,
                 proxy(own, ports.clients).await,
-                proxy(alone, ports.clients).await,
-                proxy(others, ports.clients).await,
+                proxy(ALONE, ports.clients).await,
+                proxy(OTHERS, ports.clients).await,
             ]);
         }
         Self { ways }
@@ -65,15 +50,12 @@ impl Network {
                 true => Fault::BlackHole,
                 false => Fault::SilentFrom(Self::address_of(alone).into()),
             };
-            let (of_nodes, of_sides) = ways.split_at(2);
-            for way in of_nodes {
+            let [bus, clients, from_alone, from_others] = ways;
+            for way in [bus, clients] {
                 way.set(from_nodes.clone()).await;
             }
-            for (way, side) in of_sides.iter().zip(Side::BOTH) {
-                if is_alone != (side == Side::Alone) {
-                    way.set(Fault::BlackHole).await;
-                }
-            }
+            let across = if is_alone { from_others } else { from_alone };
+            across.set(Fault::BlackHole).await;
         }
     }
 

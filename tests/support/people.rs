@@ -73,6 +73,14 @@ pub fn ask(client: &Client, method: impl AsRef<str>, url: String) -> Ask {
     Ask(client.request(Method::from_bytes(method.as_ref().as_bytes()).expect("a method"), url))
 }
 
+/// Asks again if told to, as anybody may be by a busy machine.
+pub async fn until_told(ask: impl AsyncFn() -> Reply) -> Reply {
+    wait_for!("an answer", {
+        let reply = ask().await;
+        (reply.code() != "unavailable").then_some(reply)
+    })
+}
+
 #[derive(Clone)]
 pub struct Entrance {
     pub(super) tokens: Arc<TokenSigner>,
@@ -148,12 +156,8 @@ impl Shopper {
         self.buy_with(sale, &[("Idempotency-Key", key)]).await
     }
 
-    /// Asks to buy, and again if told to, as anybody may be by a busy machine.
     pub async fn told(&self, sale: &str) -> Reply {
-        wait_for!("an answer", {
-            let reply = self.buy(sale).await;
-            (reply.code() != "unavailable").then_some(reply)
-        })
+        until_told(async || self.buy(sale).await).await
     }
 
     pub async fn must_buy(&self, sale: &str) -> String {
@@ -281,6 +285,13 @@ impl Reply {
             self.text(member);
         }
     }
+}
+
+/// With these members, too, or with another value of theirs.
+pub fn with(mut object: Value, members: &Value) -> Value {
+    let more = members.as_object().cloned().unwrap_or_default();
+    object.as_object_mut().expect("an object").extend(more);
+    object
 }
 
 #[track_caller]

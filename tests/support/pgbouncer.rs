@@ -11,7 +11,7 @@ const PLACES: &str = "/usr/sbin:/opt/homebrew/opt/pgbouncer/bin:/usr/local/opt/p
 pub const SESSIONS: u32 = 3;
 
 pub struct PgBouncer {
-    child: Child,
+    child: tokio::process::Child,
     pub address: SocketAddr,
 }
 
@@ -50,8 +50,9 @@ impl PgBouncer {
         command.arg(&settings).current_dir("/");
         command.uid(owner.uid()).gid(owner.gid());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = command.spawn().expect("pgbouncer starts");
-        std::mem::forget(hire_janitor(&dir, &[Some(child.id())]));
+        let child = tokio::process::Command::from(command).kill_on_drop(true).spawn();
+        let child = child.expect("pgbouncer starts");
+        std::mem::forget(hire_janitor(&dir, &[child.id()]));
         let mut started = Self { child, address };
         wait_for!("pgbouncer listens", {
             let ended = started.child.try_wait().expect("a child");
@@ -59,13 +60,6 @@ impl PgBouncer {
             TcpStream::connect(address).await.ok()
         });
         started
-    }
-}
-
-impl Drop for PgBouncer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

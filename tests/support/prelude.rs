@@ -4,18 +4,20 @@
 #![allow(unused_imports)]
 
 pub use super::app::{
-    ADMIN_TOKEN, Options, TEST_TIMEOUT, TestApp, all_at_once, eventually, must_accept,
+    ADMIN_TOKEN, Options, TEST_TIMEOUT, TestApp, all_at_once, eventually, must_accept, new_sale,
     services_without_tasks,
 };
 pub use super::launch::{entries, poll, tail};
 pub use super::load::{Rush, Told, Winner};
 pub use super::load::{all_order, all_told, all_written, assert_shed, crowd};
-pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client, in_secs, time_of};
+pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client};
+pub use super::people::{in_secs, time_of, until_told, with};
 pub use super::processes::signal;
 pub use super::program::{Home, Program, SECRET, settings_of};
 pub use super::proxy::{Address, Fault, Proxy, free_port};
 pub use super::random::Random;
-pub use super::{Database, Servers, locked, redis_connection};
+pub use super::routes::Route;
+pub use super::{Database, Servers, locked, redis_connection, serve_each};
 pub use flash_sale::auth::TokenSigner;
 pub use flash_sale::domain::{OrderId, OrderStatus, PurchaseResult, SaleId, UserId};
 pub use flash_sale::redis::Keys;

@@ -266,8 +266,3 @@ impl Ended {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }
-
-pub async fn get(program: &Program, path: &str) -> (StatusCode, Value) {
-    let reply = program.ask("GET", path).await;
-    (reply.status, reply.body)
-}

@@ -116,10 +116,6 @@ impl Shared {
         add(&mut locked(&self.counts));
     }
 
-    fn target(&self) -> Address {
-        locked(&self.target).clone()
-    }
-
     fn loses(&self, which: Lost) -> bool {
         match which {
             Lost::Next(_) => {
@@ -266,7 +262,8 @@ async fn serve(client: Box<dyn Stream>, from: IpAddr, shared: Arc<Shared>, mut c
             let _ = carry(Direction::Requests, from_client, nowhere, &shared, &connection).await;
             return;
         }
-        let Ok(server) = connect(&shared.target()).await else { return };
+        let target = locked(&shared.target).clone();
+        let Ok(server) = connect(&target).await else { return };
         let (from_server, to_server) = tokio::io::split(server);
         // Neither protocol behind this proxy closes one direction and goes on with the other.
         tokio::select! {
@@ -291,7 +288,6 @@ const PIECES_IN_FLIGHT: usize = 4 * 1024;
 enum Treated {
     Passes,
     CutAfter(usize),
-    Lost,
     Swallowed,
 }
 
@@ -331,7 +327,7 @@ fn treat(
             let expected = connection.awaited.swap(false, Relaxed) || marker.is_empty();
             if expected && shared.loses(*which) {
                 shared.count(|counts| counts.lost_replies += 1);
-                return Treated::Lost;
+                return Treated::CutAfter(0);
             }
         }
         _ => *request_bytes_left = None,
@@ -379,7 +375,6 @@ async fn carry(
         match treated {
             Treated::Passes => {}
             Treated::CutAfter(left) => bytes = &bytes[..left],
-            Treated::Lost => return Ok(()),
             Treated::Swallowed => {
                 in_flight.clear();
                 continue;

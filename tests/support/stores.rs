@@ -216,13 +216,13 @@ async fn dump_rows(postgres: &mut PgConnection, world: &World) -> Result<Vec<Row
     )
     .bind(&ids)
     .fetch(postgres);
-    let row = |(id, sale, user, status, created_at, paid)| Row {
+    let row = |(id, sale, user, status, created_at, has_payment)| Row {
         id,
         sale,
         user,
         status,
         created_at,
-        has_payment: paid,
+        has_payment,
     };
     Ok(found.map_ok(row).try_collect().await?)
 }

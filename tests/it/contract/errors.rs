@@ -76,13 +76,9 @@ async fn a_wrong_sale_is_not_created() {
         "id": [1], "remaining": [1], "taken": [1], "paused": [1], "closed": [1], "state": [1],
         "epoch": [1], "version": [1], "seed_key": [1], "Title": [1], "__proto__": [1], "": [1],
     })));
-    let with = |members: &[(&str, Value)]| {
-        let mut body = good.clone();
-        members.iter().for_each(|(member, value)| body[member] = value.clone());
-        body
-    };
+    let wrong = wrong.into_iter();
     let mut bodies: Vec<Value> =
-        wrong.iter().map(|(name, wrong)| with(&[(name, wrong.clone())])).collect();
+        wrong.map(|(name, value)| with(good.clone(), &json!({ name: value }))).collect();
     for missing in ["title", "price_cents", "stock"] {
         let mut body = good.clone();
         body.as_object_mut().expect("an object").remove(missing);
@@ -94,7 +90,8 @@ async fn a_wrong_sale_is_not_created() {
         ["2030-01-01T00:00:00Z", "2030-01-01T08:00:00+08:00"],
         ["2030-01-01T00:00:00-01:00", "2030-01-01T00:30:00Z"],
     ] {
-        bodies.push(with(&[("opens_at", json!(opens_at)), ("closes_at", json!(closes_at))]));
+        let window = json!({"opens_at": opens_at, "closes_at": closes_at});
+        bodies.push(with(good.clone(), &window));
     }
     for body in bodies {
         let reply = app.admin("POST", SALES, Some(body.clone())).await;
@@ -137,17 +134,6 @@ async fn a_wrong_change_changes_nothing() {
         reply.assert_problem_at(&body.to_string(), 422, "invalid");
     }
     assert_eq!(app.snapshot().await, before);
-    // A refused withdrawal raises the version of the row, and nothing that anybody sees.
-    let public = async || {
-        let mut seen = app.sale_now(&sale).await;
-        seen["server_time"] = Value::Null;
-        seen
-    };
-    let before = public().await;
-    for less in [-6, -100_000_000] {
-        app.add_stock(&sale, less).await.assert_problem(409, "not_enough_remaining");
-    }
-    assert_eq!(public().await, before);
     app.assert_sound(&sale).await;
 }
 
@@ -169,11 +155,7 @@ impl Stage {
 
     fn changing(&self) -> impl Iterator<Item = (&str, Route)> {
         let routes = Route::all(&self.sale, &self.order).filter(|route| route.method != "GET");
-        routes.map(|route| (self.token_for(&route), route))
-    }
-
-    fn token_for(&self, route: &Route) -> &str {
-        if route.who == "operator" { ADMIN_TOKEN } else { &self.shopper.token }
+        routes.map(|route| (route.token(&self.shopper), route))
     }
 
     pub async fn assert_unchanged(&self) {
@@ -258,7 +240,7 @@ async fn a_malformed_id_is_nothing_that_exists() {
     let junk = NO_IDS.replace("LONG", &"9".repeat(1_000));
     for id in junk.replace("SALE", sale).replace("ORDER", &stage.order).split(' ') {
         for route in Route::all(id, id).filter(|route| route.has_id) {
-            let reply = within_patience(route.ask(app).bearer(stage.token_for(&route))).await;
+            let reply = within_patience(route.ask(app).bearer(route.token(shopper))).await;
             assert_refused(&reply, &format!("{} {}", route.method, route.path));
         }
         if !id.contains(['{', ';']) {

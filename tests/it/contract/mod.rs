@@ -18,56 +18,6 @@ const ORDER: &str = "order_id sale_id sale_title status price_cents currency cre
 
 const STATES: [&str; 5] = ["scheduled", "open", "sold_out", "paused", "ended"];
 
-/// Every route of a sale, an order or a user: who may use it, and a body that it would take.
-const ROUTES: &str = r#"
-    anybody POST /api/v1/session {"name":"Ada"}
-    anybody GET /api/v1/sales/SALE
-    anybody GET /api/v1/sales/SALE/events
-    shopper GET /api/v1/session
-    shopper POST /api/v1/sales/SALE/orders
-    shopper GET /api/v1/orders
-    shopper GET /api/v1/orders/ORDER
-    shopper GET /api/v1/orders/ORDER/events
-    shopper POST /api/v1/orders/ORDER/pay
-    shopper POST /api/v1/orders/ORDER/checkout
-    shopper POST /api/v1/orders/ORDER/cancel
-    operator POST /api/v1/admin/sales {"title":"b","price_cents":1,"stock":1}
-    operator PATCH /api/v1/admin/sales/SALE {"title":"b"}
-    operator POST /api/v1/admin/sales/SALE/stock {"add":1}
-    operator POST /api/v1/admin/sales/SALE/pause
-    operator POST /api/v1/admin/sales/SALE/resume
-    operator POST /api/v1/admin/sales/SALE/close
-    operator GET /api/v1/admin/sales/SALE/audit
-    operator GET /api/v1/admin/sales/SALE/orders"#;
-
-struct Route {
-    who: &'static str,
-    method: &'static str,
-    path: String,
-    has_id: bool,
-    body: &'static str,
-}
-
-impl Route {
-    fn all(sale: &str, order: &str) -> impl Iterator<Item = Self> {
-        ROUTES.trim().lines().map(move |line| {
-            let mut words = line.split_whitespace();
-            let mut next = || words.next().unwrap_or_default();
-            let (who, method, template, body) = (next(), next(), next(), next());
-            let path = template.replace("SALE", sale).replace("ORDER", order);
-            Self { who, method, has_id: path != template, path, body }
-        })
-    }
-
-    fn ask(&self, app: &TestApp) -> Ask {
-        let ask = app.ask(self.method, &self.path);
-        match self.body {
-            "" => ask,
-            body => ask.header("content-type", "application/json").body(body),
-        }
-    }
-}
-
 const UNKNOWN: &str = "9223372036854775807";
 
 #[track_caller]

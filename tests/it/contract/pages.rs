@@ -22,14 +22,7 @@ fn addresses(page: &str, html: &str) -> BTreeSet<String> {
     found
 }
 
-fn html_of(reply: &Reply) -> &str {
-    reply.assert(200);
-    let kind = reply.header("content-type");
-    assert!(kind.starts_with("text/html"), "{kind}");
-    reply.body.as_str().expect("text")
-}
-
-/// The policy's directives for scripts allow this site only.
+/// The policy's directives for scripts allow this site only. (The kinds: `http::tests`.)
 fn assert_guarded(page: &str, reply: &Reply) {
     let policy = reply.header("content-security-policy");
     let directive = |name| policy.split(';').find_map(|one| one.trim().strip_prefix(name));
@@ -44,8 +37,8 @@ async fn pages_are_guarded_and_everything_on_them_is_here() {
     let mut files = BTreeSet::new();
     let (shown, live) = (format!("/sales/{sale}"), format!("/sales/{sale}/live"));
     for page in ["/", "/sales/1", &shown, &live, "/orders", "/admin", "/docs/"] {
-        let reply = app.get(page).await;
-        let html = html_of(&reply);
+        let reply = app.get(page).await.must_be(200);
+        let html = reply.body.as_str().expect("text");
         assert_guarded(page, &reply);
         assert!(html.contains("<script type=\"module\" src="), "{page}");
         files.extend(addresses(page, html));

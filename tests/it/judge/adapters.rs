@@ -10,43 +10,6 @@ use judge::{adapter::Adapter, history::Meaning};
 
 const VOUCHERS: &str = include_str!("../../../examples/adapters/vouchers.json");
 
-#[test]
-fn a_bad_adapter_is_told_which_member_is_wrong() {
-    let bad = |from: &str, to: &str, member: &str, why: &str| {
-        assert!(CONTRACT.contains(from), "{from}");
-        let error = Adapter::parse(&CONTRACT.replacen(from, to, 1)).expect_err(to).to_string();
-        assert!(error.starts_with(&format!("adapter: {member}: ")), "{error}");
-        assert!(error.contains(why), "{error}");
-    };
-    bad("\"order\":", "\"ordr\":", "ordr", "unknown field");
-    bad("\"rows\"", "\"lines\"", "orders.lines", "unknown field `lines`");
-    bad("\"sold_out\" }", "\"gone\" }", "order.answers[1].means", "must be sold");
-    bad("\"come_again\"", "\"lost\"", "order.answers[3].means", "must be sold");
-    bad("201, 202]", "\"202\"]", "order.answers[0].status", "nor a list of such values");
-    bad("201, 202", "2010", "order.answers[0].status", "from 100 to 599");
-    bad("\"/order_id\"", "\"order_id\"", "order.answers[0].order_id", "no JSON pointer");
-    bad("\"at\": \"/code\", ", "", "order.answers[1].is", "needs `at`");
-    bad("\"means\": \"sold\"", "\"means\": \"come_again\"", "order.answers", "none means sold");
-    bad("{user}", "{usr}", "order.request.body.user", "no variable {usr} here, only key, number");
-    bad("{stock}", "{user}", "setup[0].body.stock", "no variable {user}");
-    bad("\"/reset\"", "\"reset\"", "setup[0].path", "does not begin with /");
-    bad("\"POST\"", "\"PO ST\"", "setup[0].method", "is no method");
-    bad("Idempotency-Key", "Idempotency Key", "order.request.headers.Idempotency Key", "header");
-    bad(
-        "Idempotency-Key",
-        "Content-Length",
-        "order.request.headers.Content-Length",
-        "by the judge",
-    );
-    bad("\"/remaining\"", "\"remaining\"", "remaining.at", "no JSON pointer");
-    bad("\"about\"", "\"per_user\": 0, \"about\"", "per_user", "at least 1");
-    let unset = CONTRACT.replacen("{key}", "{env:NOBODY_SETS_THIS}", 1);
-    let error = Adapter::parse(&unset).expect("an adapter").environment().expect_err("unset");
-    assert_eq!(error.member, "order.request.headers.Idempotency-Key");
-    let more = format!("{CONTRACT} 1");
-    assert_eq!(Adapter::parse(&more).expect_err("two values").member, "the end of the file");
-}
-
 /// Forms, query strings, numbers for ids and codes, pages, void rows: all that the contract is not.
 #[derive(Default)]
 struct Vouchers {
@@ -257,41 +220,4 @@ async fn an_adapter_that_does_not_fit_is_told_where() {
     };
     let judged = cases.map(judge);
     join_all(judged).await;
-}
-
-#[test]
-fn a_value_that_must_be_null_is_not_any_value() {
-    let null = CONTRACT.replacen(
-        "\"means\": \"sold\"",
-        "\"at\": \"/error\", \"is\": null, \"means\": \"sold\"",
-        1,
-    );
-    let order = Adapter::parse(&null).expect("an adapter").order;
-    let means = |error: Value| order.meaning(201, &json!({"error": error, "order_id": "o1"})).0;
-    assert_eq!([json!(null), json!("no")].map(means), [Meaning::Sold, Meaning::Unexpected]);
-}
-
-/// As tests/pages/answers.test.mjs reads the same file with the rule of loadtest/judge.js.
-#[test]
-fn an_answer_means_the_same_here_and_in_k6() {
-    let file: Value =
-        serde_json::from_str(include_str!("../../support/answers.json")).expect("JSON");
-    let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
-    adapter["order"]["answers"] = file["answers"].clone();
-    let order = Adapter::parse(&adapter.to_string()).expect("an adapter").order;
-    for case in file["cases"].as_array().expect("cases") {
-        let status = case["status"].as_u64().expect("a status") as u16;
-        let (means, order_id, error) = order.meaning(status, &case["body"]);
-        let found = json!({"means": means, "order_id": order_id, "error": error});
-        let expected =
-            ["means", "order_id", "error"].map(|name| (name.to_owned(), case[name].clone()));
-        assert_eq!(found, Value::Object(expected.into_iter().collect()), "{case}");
-    }
-}
-
-#[test]
-fn what_is_too_long_is_no_order_id() {
-    let order = Adapter::contract().expect("the contract").order;
-    let means = |length: usize| order.meaning(201, &json!({"order_id": "1".repeat(length)})).0;
-    assert_eq!([200, 201].map(means), [Meaning::Sold, Meaning::Unexpected]);
 }

@@ -33,21 +33,16 @@ impl Impatient {
     async fn start(most: usize, idle: Duration) -> (Arc<Self>, String) {
         let (asked, open) = (Mutex::default(), AtomicUsize::new(0));
         let shop = Arc::new(Self { asked, open, most, idle });
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
         let server = shop.clone();
-        tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
-                if server.open.load(Relaxed) < server.most {
-                    server.open.fetch_add(1, Relaxed);
-                    tokio::spawn(server.clone().serve(connection));
-                }
-            }
-        });
-        (shop, url)
+        let address = serve_each(move |connection| server.clone().serve(connection)).await;
+        (shop, format!("http://{address}"))
     }
 
     async fn serve(self: Arc<Self>, mut connection: TcpStream) {
+        let has_room = |open: usize| (open < self.most).then_some(open + 1);
+        if self.open.fetch_update(Relaxed, Relaxed, has_room).is_err() {
+            return;
+        }
         let (mut text, mut bytes, mut patience) = (String::new(), [0; 1_024], LONG);
         while let Ok(Ok(read @ 1..)) = timeout(patience, connection.read(&mut bytes)).await {
             text += &String::from_utf8_lossy(&bytes[..read]);

@@ -3,7 +3,6 @@
 use crate::lab::http::{assert_text, events, with_lab};
 use crate::support::buggy_sale::{BuggySale, Manner};
 use crate::support::{events::Events, prelude::*};
-use axum::{Router, routing::post};
 use lab::{Lab, MOST_STORMS, judgement};
 
 const JUDGEMENTS: &str = "/api/v1/lab/judgements";
@@ -58,11 +57,7 @@ async fn a_lane_runs_to_its_verdict_in_the_members_of_an_arena() {
         app.ask("DELETE", &judgement).await.assert(204);
         app.get(&format!("{judgement}/report")).await.assert_problem(404, "judgement_not_found");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_nothing_answers_the_call_that_failed_is_named() {
-    let app = with_lab().await;
+    // Where nothing answers, the call that failed is named.
     let judgement = judge(&app, &format!("http://localhost:{}/shop", free_port())).await;
     let (_, verdict) = told(&app, &judgement).await;
     assert_has(&verdict, json!({"verdict": "undecided", "sold": 0, "findings": []}));
@@ -73,8 +68,8 @@ async fn where_nothing_answers_the_call_that_failed_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_input_is_refused_and_nothing_is_sent() {
     let app = with_lab().await;
-    let (server, mut asked) = Hanging::start();
-    let good = storm(&server.url);
+    let server = BuggySale::start(Manner::Hangs);
+    let good = storm(&server.url());
     let after_host = app.redis_url.rsplit(':').next().unwrap_or_default();
     let redis = after_host.split('/').next().and_then(|port| port.parse::<u16>().ok());
     let postgres = app.database.options().get_port();
@@ -83,34 +78,29 @@ async fn bad_input_is_refused_and_nothing_is_sent() {
     let bad = "http://192.0.2.1:9000 http://example.com https://127.0.0.1:9000 \
                http://127.0.0.1:22 http://a@127.0.0.1:9000 http://127.0.0.1:9000/?a ftp://[::1] x";
     urls.extend(bad.split_whitespace().map(str::to_owned));
-    urls.push(format!("{}/{}", server.url, "x".repeat(200)));
+    urls.push(format!("{}/{}", server.url(), "x".repeat(200)));
     let urls = urls.iter().map(|url| json!({"url": url}));
     let others = json!([
         {"stock": 0}, {"stock": 10_001}, {"buyers": 0}, {"buyers": 100_001}, {"concurrency": 0},
         {"concurrency": 1_001}, {"duplicate_share": -0.1}, {"duplicate_share": 2}, {"more": 1},
         {"url": null}, {"stock": "5"}, {"kill": "true"}, {"allow_remote": true},
     ]);
-    for bad in urls.chain(others.as_array().expect("bodies").clone()) {
-        let mut body = good.clone();
-        let bad = bad.as_object().expect("an object").clone();
-        body.as_object_mut().expect("an object").extend(bad);
-        let reply = app.post(JUDGEMENTS, body.clone()).await;
-        reply.assert_problem_at(&body.to_string(), 422, "invalid");
-    }
+    let bad = urls.chain(others.as_array().expect("bodies").clone()).collect();
+    app.refuses(JUDGEMENTS, &good, bad).await;
     let nobody = format!("{JUDGEMENTS}/{}", "0".repeat(32));
     for (method, path) in [("GET", "/events"), ("GET", "/report"), ("DELETE", "")] {
         let reply = app.ask(method, &format!("{nobody}{path}")).await;
         reply.assert_problem(404, "judgement_not_found");
     }
-    assert!(asked.try_recv().is_err(), "somebody was asked");
+    assert!(!server.was_asked(), "somebody was asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
     let app = with_lab().await;
-    let (server, mut asked) = Hanging::start();
+    let server = BuggySale::start(Manner::Hangs);
     let from = async |app: &TestApp, name: &str, value: &str| {
-        app.ask("POST", JUDGEMENTS).header(name, value).json(storm(&server.url)).await
+        app.ask("POST", JUDGEMENTS).header(name, value).json(storm(&server.url())).await
     };
     for (name, value) in [
         ("host", "evil.example"),
@@ -130,75 +120,20 @@ async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
     let without = app.another(Options::default()).await;
     from(&without, "accept", "*/*").await.assert_problem(404, "not_found");
     without.stop().await;
-    assert!(asked.try_recv().is_err(), "somebody was asked");
-}
-
-/// A server that resets, and never answers who buys.
-struct Hanging {
-    url: String,
-    served: tokio::task::JoinHandle<()>,
-    /// Purchases that hang.
-    open: Arc<AtomicUsize>,
-}
-
-struct Open(Arc<AtomicUsize>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-impl Hanging {
-    /// The server, and a word for each purchase that it hears of.
-    fn start() -> (Self, tokio::sync::mpsc::UnboundedReceiver<()>) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.set_nonblocking(true).expect("nonblocking");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let (heard, asked) = tokio::sync::mpsc::unbounded_channel();
-        let open = Arc::new(AtomicUsize::new(0));
-        let counted = open.clone();
-        let hang = move || {
-            let _ = heard.send(());
-            counted.fetch_add(1, Relaxed);
-            let open = Open(counted.clone());
-            async move {
-                let _open = open;
-                std::future::pending::<()>().await;
-            }
-        };
-        let none = async || axum::Json(json!({"orders": []}));
-        let reset = post(async || StatusCode::NO_CONTENT);
-        let routes = Router::new().route("/orders", post(hang).get(none)).route("/reset", reset);
-        let served = tokio::spawn(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
-            axum::serve(listener, routes).await.expect("serves");
-        });
-        (Self { url, served, open }, asked)
-    }
-
-    fn open(&self) -> usize {
-        self.open.load(Relaxed)
-    }
-}
-
-impl Drop for Hanging {
-    fn drop(&mut self) {
-        self.served.abort();
-    }
+    assert!(!server.was_asked(), "somebody was asked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     let app = with_lab().await;
-    let (server, mut asked) = Hanging::start();
-    let others: Vec<_> = (0..MOST_STORMS).map(|_| Hanging::start().0).collect();
+    let server = BuggySale::start(Manner::Hangs);
+    let others: Vec<_> = (0..MOST_STORMS).map(|_| BuggySale::start(Manner::Hangs)).collect();
     let servers = [&server].into_iter().chain(&others[1..]);
-    let all = join_all(servers.map(|server| judge(&app, &server.url))).await;
-    let one_more = app.post(JUDGEMENTS, storm(&others[0].url)).await;
+    let all = join_all(servers.map(async |server| judge(&app, &server.url()).await)).await;
+    let one_more = app.post(JUDGEMENTS, storm(&others[0].url())).await;
     one_more.assert_problem(429, "too_many_storms");
     assert!(!one_more.header("retry-after").is_empty());
-    asked.recv().await.expect("a purchase");
+    wait_for!(server.hanging() > 0);
     let mut stream = Events::of(app.ask("GET", &format!("{}/events", all[0]))).await;
     stream.next().await.expect("progress");
     for judgement in &all {
@@ -208,31 +143,31 @@ async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     while let Some((name, _)) = stream.try_next().await.expect("an orderly end") {
         assert_eq!(name, "progress", "there is no verdict over what was stopped");
     }
-    wait_for!(others.iter().chain([&server]).all(|server| server.open() == 0));
+    wait_for!(others.iter().chain([&server]).all(|server| server.hanging() == 0));
     let right = BuggySale::start(Manner::Right);
     wait_for!(app.post(JUDGEMENTS, storm(&right.url())).await.status == 202);
-    assert_eq!(server.open(), 0);
+    assert_eq!(server.hanging(), 0);
 }
 
 /// Two storms at once would be taken for one, and accuse a right server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_is_judged_once_at_a_time() {
     let app = with_lab().await;
-    let (server, mut asked) = Hanging::start();
-    let running = judge(&app, &server.url).await;
-    asked.recv().await.expect("a purchase");
-    let port = server.url.rsplit(':').next().expect("a port");
-    for url in [server.url.clone(), format!("http://localhost:{port}/shop")] {
-        let again = app.post(JUDGEMENTS, storm(&url)).await;
-        again.assert_problem_at(&url, 409, "judgement_running");
+    let server = BuggySale::start(Manner::Hangs);
+    let running = judge(&app, &server.url()).await;
+    wait_for!(server.hanging() > 0);
+    let here = server.url();
+    for url in [&here, &format!("{}/shop", here.replace("127.0.0.1", "localhost"))] {
+        let again = app.post(JUDGEMENTS, storm(url)).await;
+        again.assert_problem_at(url, 409, "judgement_running");
         let named = again.text("judgement_id");
         assert!(running.ends_with(named) && again.text("detail").contains(named), "{again:?}");
     }
-    let other = Hanging::start().0;
-    judge(&app, &other.url).await;
+    let other = BuggySale::start(Manner::Hangs);
+    judge(&app, &other.url()).await;
     // With the answer of a stop the last request has ended, and the server is free at once.
     app.ask("DELETE", &running).await.assert(204);
-    judge(&app, &server.url).await;
+    judge(&app, &server.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,9 +176,9 @@ async fn one_that_nobody_follows_is_stopped() {
     let database = shared.database().await;
     let mut lab = Lab::new(shared.of_a_lab(&database, "unfollowed:", None));
     lab.judgements.unfollowed = Duration::from_millis(200);
-    let (server, other) = (Hanging::start().0, Hanging::start().0);
-    let judge = |server: &Hanging| {
-        let wanted: judgement::Wanted = serde_json::from_value(storm(&server.url)).expect("one");
+    let [server, other] = [(); 2].map(|()| BuggySale::start(Manner::Hangs));
+    let judge = |server: &BuggySale| {
+        let wanted: judgement::Wanted = serde_json::from_value(storm(&server.url())).expect("one");
         lab.judge(None, &wanted, &[]).expect("room")
     };
     let followed = judge(&server);
@@ -252,6 +187,6 @@ async fn one_that_nobody_follows_is_stopped() {
     wait_for!(lab.judgements.find(&unfollowed.id).is_none());
     assert!(lab.judgements.find(&followed.id).is_some());
     lab.close().await;
-    wait_for!(server.open() == 0);
+    wait_for!(server.hanging() == 0);
     database.drop().await;
 }

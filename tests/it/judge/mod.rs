@@ -1,15 +1,15 @@
-//! The judge, on servers with one fault each and on right ones (a hundred times: `proof judge::`).
+//! The judge, on servers with one fault each and on right ones (a hundred times: `proof judge::`;
+//! histories written by hand: crates/judge).
 
 mod adapters;
 mod command;
 mod faults;
-mod history;
 mod lane;
 
 use crate::support::buggy_sale::{BuggySale, Manner, Manner::*, kinds, storm_on};
 use crate::support::locked;
-use judge::history::{Meaning, Phase};
-use judge::report::Verdict;
+use judge::history::{History, Meaning, Phase};
+use judge::report::{Report, Verdict};
 use judge::verdict::Kind::{self, *};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -62,25 +62,19 @@ cases! { is_caught:
     a_count_that_a_kill_makes_wrong => (MiscountsWhenStarted, [WrongRemaining]),
 }
 
-/// Everybody has an order when this one comes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_order_that_is_stored_late() {
-    let sale = BuggySale::start(StoresAgain);
+async fn is_caught_late<const N: usize>((manner, buyers, late): (Manner, usize, [Kind; N])) {
     let change = |config: &mut judge::Config| {
-        config.buyers = 40;
-        config.settle = Some(Duration::from_secs(3));
+        (config.buyers, config.settle) = (buyers, Some(Duration::from_secs(3)));
     };
-    let (report, _) = sale.judged(change).await.expect("a verdict");
-    assert_eq!(kinds(&report), [SoldTwice, StoredNotAcknowledged], "{report:#?}");
+    let (report, _) = BuggySale::start(manner).judged(change).await.expect("a verdict");
+    assert_eq!(kinds(&report), late, "{report:#?}");
 }
 
-/// Nothing is wrong for a second after this one has put its buyers off.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_put_off_and_is_carried_out_later() {
-    let sale = BuggySale::start(CarriesOutLater);
-    let judged = sale.judged(|config| config.settle = Some(Duration::from_secs(3))).await;
-    let (report, _) = judged.expect("a verdict");
-    assert_eq!(kinds(&report), [Oversold], "{report:#?}");
+cases! { is_caught_late:
+    /// Everybody has an order when this one comes.
+    a_second_order_that_is_stored_late => (StoresAgain, 40, [SoldTwice, StoredNotAcknowledged]),
+    /// Nothing is wrong for a second after this one has put its buyers off.
+    what_was_put_off_and_is_carried_out_later => (CarriesOutLater, 90, [Oversold]),
 }
 
 async fn holds(manner: Manner) {
@@ -134,4 +128,29 @@ async fn looking_and_judging_block_nobody_else() {
 async fn slow_clients_are_served_too() {
     let judged = BuggySale::start(Right).judged(|config| config.slow_client = 0.5).await;
     assert_eq!(judged.expect("a verdict").0.verdict_in_words(), "held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_history_is_judged_from_its_file_as_it_was_from_the_storm() {
+    let sale = BuggySale::start(Oversells);
+    let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
+    let (report, history) = judged.expect("a verdict");
+    let file = std::env::temp_dir().join(format!("fs-judge-{}.jsonl", std::process::id()));
+    history.save(&file).expect("saved");
+    let again = History::load(&file).expect("loaded");
+    let request =
+        |times: &str| format!(r#"{{"request":{{"user":"a","key":"k","means":"lost",{times}}}}}"#);
+    for (second, why) in [
+        (r#"{"request":{}}"#.to_owned(), "line 2: missing field"),
+        (request(r#""start_us":2,"end_us":1"#), "line 2: end_us is before start_us"),
+        (r#"{"run":{"stock":1,"per_user":0}}"#.to_owned(), "line 2: per_user must be at least 1"),
+    ] {
+        std::fs::write(&file, format!("{{\"run\":{{\"stock\":1}}}}\n{second}\n")).expect("written");
+        let error = History::load(&file).expect_err(why).to_string();
+        assert!(error.starts_with(why), "{error}");
+    }
+    std::fs::remove_file(&file).expect("removed");
+    assert_eq!(again, history);
+    assert_eq!(Report::on(&again).findings, report.findings);
+    assert!(history.requests.iter().any(|request| request.means == Meaning::Sold));
 }

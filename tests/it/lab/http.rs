@@ -33,11 +33,9 @@ impl TestApp {
     }
 
     /// Each of these bodies is invalid here, alone or with these members.
-    async fn refuses(&self, path: &str, members: &Value, bodies: Value) {
+    pub async fn refuses(&self, path: &str, members: &Value, bodies: Value) {
         for body in bodies.as_array().expect("bodies") {
-            let mut whole = members.clone();
-            let body = body.as_object().cloned().expect("an object");
-            whole.as_object_mut().expect("an object").extend(body);
+            let whole = with(members.clone(), body);
             let reply = self.post(path, whole.clone()).await;
             reply.assert_problem_at(&format!("{path}: {whole}"), 422, "invalid");
         }

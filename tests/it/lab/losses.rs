@@ -24,21 +24,15 @@ async fn a_redis_that_does_not_start_leaves_no_folder() {
 /// The buyer hangs up, or the node crashes, while the session is made to lapse.
 #[tokio::test]
 async fn a_loss_that_is_given_up_does_not_leave_the_node_cut_off() {
-    let listen = async || {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address").to_string();
-        (listener, address)
+    let echo = |connection: TcpStream| async move {
+        let (mut reads, mut writes) = split(connection);
+        let _ = copy(&mut reads, &mut writes).await;
     };
-    let ((echo, behind), (_silent, nobody)) = (listen().await, listen().await);
-    tokio::spawn(async move {
-        while let Ok((connection, _)) = echo.accept().await {
-            let (mut reads, mut writes) = split(connection);
-            tokio::spawn(async move { copy(&mut reads, &mut writes).await });
-        }
-    });
     let losses = Losses::default();
-    let way = losses.wire_to(0, behind).await.expect("a way");
+    let way = losses.wire_to(0, serve_each(echo).await.to_string()).await.expect("a way");
     // Its ZooKeeper never answers, so the session does not end.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let nobody = silent.local_addr().expect("an address").to_string();
     let ends = losses.end_session(0, &nobody, "/lock");
     let given_up = tokio::time::timeout(Duration::from_millis(200), ends).await;
     assert!(given_up.is_err() || cfg!(not(feature = "zookeeper")), "{given_up:?}");

@@ -8,16 +8,13 @@ async fn serve(home: &Home, database: &Database, prefix: &str) -> Program {
     Program::serve_by(home, command).await
 }
 
-async fn post(server: &Program, path: &str, body: Value) -> Reply {
-    server.ask("POST", path).json(body).await
-}
-
 /// All buyers at once, through these servers in turn; how many were told that they have a unit.
 async fn sold(servers: &[&Program], arena: &str, buyers: usize) -> usize {
     let buy = async |number: usize| {
         let body = json!({"user": format!("buyer-{number}")});
         let server = servers[number % servers.len()];
-        post(server, &format!("{ARENAS}/{arena}/orders"), body).await.text("outcome") == "sold"
+        let bought = server.ask("POST", &format!("{ARENAS}/{arena}/orders")).json(body).await;
+        bought.text("outcome") == "sold"
     };
     join_all((0..buyers).map(buy)).await.iter().filter(|sold| **sold).count()
 }
@@ -25,7 +22,7 @@ async fn sold(servers: &[&Program], arena: &str, buyers: usize) -> usize {
 async fn arena(server: &Program, strategy: &str) -> String {
     // Long work, so that the critical sections of two processes cannot miss each other.
     let body = json!({"strategy": strategy, "stock": 6, "work_ms": 400});
-    post(server, ARENAS, body).await.text("arena_id").to_owned()
+    server.ask("POST", ARENAS).json(body).await.text("arena_id").to_owned()
 }
 
 async fn verdict(server: &Program, arena: &str) -> Value {

@@ -4,9 +4,9 @@ use crate::support::{buggy_redis::*, lessons::*, prelude::*};
 use lab::lessons::{MOST_REPEATS, pauses::PauseDetector, timeline::Timeline};
 use lab::strategy::Language;
 
-async fn theatre_on(bug: Bug, prefix: &'static str) -> (TestTheatre, BuggyRedis) {
-    let redis = BuggyRedis::start(&Servers::shared().await.redis.socket(), bug).await;
-    (TestTheatre::on(prefix, Some(&redis.url)).await, redis)
+async fn theatre_on(bug: Bug, prefix: &'static str) -> TestTheatre {
+    let redis = buggy_redis(&Servers::shared().await.redis.socket(), bug).await;
+    TestTheatre::on(prefix, Some(&redis)).await
 }
 
 /// The cure of this name does not hold.
@@ -37,7 +37,7 @@ async fn a_cure_without_its_check_is_broken() {
         (release_anybodys, &[("b03", "one-script"), ("b08", "owner-check")]),
     ];
     for (bug, lessons) in cases {
-        let (theatre, _redis) = theatre_on(bug, "planted:").await;
+        let theatre = theatre_on(bug, "planted:").await;
         let play = async |(id, cure): &(&str, &str)| {
             assert_lost(&theatre.play(lesson(id), calm(id)).await, cure);
         };
@@ -65,7 +65,7 @@ async fn fencing_that_forgets_is_broken() {
 /// A pause is an excuse for three more plays, and not for a verdict.
 #[tokio::test]
 async fn a_process_that_stands_still_again_and_again_loses_its_excuse() {
-    let (theatre, _redis) = theatre_on(release_anybodys, "pauses:").await;
+    let theatre = theatre_on(release_anybodys, "pauses:").await;
     let stands_still = tokio::spawn(async {
         loop {
             std::thread::sleep(Duration::from_millis(60));

@@ -80,11 +80,6 @@ impl Crowd {
         last
     }
 
-    pub async fn sell_out(&self, instance: usize, sale: usize) {
-        let rush = async || self.rush(instance, sale, usize::MAX).await;
-        wait_for!(rush().await == Answer::SoldOut);
-    }
-
     pub fn now(&self) -> Micros {
         self.world.now()
     }
@@ -152,12 +147,8 @@ pub struct Judged {
 }
 
 impl Judged {
-    fn with(&self, status: OrderStatus) -> impl Iterator<Item = i64> {
+    pub fn with(&self, status: OrderStatus) -> impl Iterator<Item = i64> {
         self.evidence.rows.iter().filter(move |row| row.status == status).map(|row| row.id)
-    }
-
-    pub fn rejected_of(&self, orders: &[i64]) -> usize {
-        self.with(OrderStatus::Rejected).filter(|id| orders.contains(id)).count()
     }
 
     pub fn assert_kept(&self, what: &str) {

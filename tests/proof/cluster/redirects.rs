@@ -61,8 +61,8 @@ async fn a_live_sale_is_moved_around_the_cluster_while_people_buy() {
 }
 
 /// Answers what comes in one piece with its ASKING, which no other command can have used up.
-async fn answer_what_was_asked_for(mut stream: TcpStream, port: u16) {
-    let mut piece = [0; 4_096];
+async fn answer_what_was_asked_for(mut stream: TcpStream) {
+    let (mut piece, port) = ([0; 4_096], stream.local_addr().expect("an address").port());
     while let Ok(length @ 1..) = stream.read(&mut piece).await {
         let (text, mut is_asked_for) = (String::from_utf8_lossy(&piece[..length]), false);
         for command in text.split('*').skip(1) {
@@ -83,14 +83,8 @@ async fn answer_what_was_asked_for(mut stream: TcpStream, port: u16) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asking_and_its_command_travel_in_one_piece() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(answer_what_was_asked_for(stream, port));
-        }
-    });
-    let redis = Redis::new(&format!("redis+cluster://127.0.0.1:{port}"), "").expect("an address");
+    let address = serve_each(answer_what_was_asked_for).await;
+    let redis = Redis::new(&format!("redis+cluster://{address}"), "").expect("an address");
     let mut connection = redis.pooled().await.expect("a connection");
     assert_eq!(redis::cmd("HGET").arg(&["key", "field"]).query_async(&mut connection).await, Ok(7));
 }

@@ -78,27 +78,23 @@ async fn ids_are_unique_and_dated_by_redis(app: &TestApp, entrances: &[Entrance]
         let off = (made_at - OffsetDateTime::now_utc()).abs();
         assert!(off < NEAR, "order {id} is dated {made_at}");
     }
-    app.assert_kept(&sale, &winners).await;
+    app.database.assert_kept(&sale, &winners).await;
     app.assert_sound(&sale).await;
 }
 
+/// That they do expire in time: the chaos run, `clock`.
 async fn payments_expire_by_postgres(app: &TestApp, entrances: &[Entrance]) {
-    let long = app.sale(10, json!({"payment_timeout_secs": 3_600})).await;
-    let short = app.sale(10, json!({"payment_timeout_secs": 1})).await;
+    let sale = app.sale(10, json!({"payment_timeout_secs": 3_600})).await;
     let each = entrances.iter().map(async |entrance| {
         let shopper = entrance.shopper();
-        let id = shopper.must_buy(&long).await;
+        let id = shopper.must_buy(&sale).await;
         let order = shopper.until(&id, "pending_payment").await;
         let left = time_of(&order["pay_by"]) - OffsetDateTime::now_utc();
         assert!(left.is_positive() && left <= NEAR, "{left} left to pay");
         shopper.pay(&id).await.assert(StatusCode::OK);
-        let id = shopper.must_buy(&short).await;
-        shopper.until(&id, "expired").await;
-        shopper.pay(&id).await.assert_problem(409, "not_payable");
     });
     join_all(each).await;
-    assert_eq!(app.assert_sound(&long).await.paid, entrances.len() as i64);
-    assert_eq!(app.assert_sound(&short).await.live, 0);
+    assert_eq!(app.assert_sound(&sale).await.paid, entrances.len() as i64);
 }
 
 async fn tokens_live_as_long_as_they_say(app: &TestApp, entrances: &[Entrance]) {

@@ -1,7 +1,6 @@
 //! The append-only file is cut at random: what was answered before the cut must be there.
 
 use super::*;
-use flash_sale::catalog::changes::NewSale;
 use tokio::sync::mpsc;
 
 struct Workbench {
@@ -31,13 +30,7 @@ impl Workbench {
         let (sale, dice) = (SaleId::from_i64(0), Random::new(seed));
         let mut bench = Self { redis, services, accepted, sale, dice };
         bench.rebuild().await;
-        let sale = bench.services.catalog.create_sale(NewSale {
-            title: "a thing".to_owned(),
-            price_cents: 100,
-            stock: 60,
-            ..NewSale::default()
-        });
-        bench.sale = sale.await.expect("a sale").sale.id;
+        bench.sale = new_sale(&bench.services, 60, None).await;
         bench
     }
 

@@ -53,9 +53,9 @@ async fn live_through(point: &'static str, action: &str) {
     let (sales, winners) = a_day(&app).await;
     assert!(fired(&app, point) > 0, "never came by");
     for sale in &sales {
-        until_sound(&app, sale).await;
+        app.until_sound(sale).await;
     }
-    app.assert_kept(&sales[0], &winners).await;
+    app.database.assert_kept(&sales[0], &winners).await;
     let next = app.sale(2, json!({})).await;
     let shopper = app.shopper();
     let id = buy(&shopper, &next, false).await;
@@ -172,11 +172,8 @@ async fn late_order(app: &TestApp, sale: &str) {
     wait_for!("the late order is settled", {
         // As in the writer: an error is tried again, and here a panic is, too.
         let (services, batch) = (app.services.clone(), [batch.clone()]);
-        let settled =
-            tokio::spawn(
-                async move { services.orders.persist(&batch, Expect::PerhapsWritten).await },
-            );
-        matches!(settled.await, Ok(Ok(()))).then_some(())
+        let settle = async move { services.orders.persist(&batch, Expect::PerhapsWritten).await };
+        matches!(tokio::spawn(settle).await, Ok(Ok(()))).then_some(())
     });
     let found = format!(
         "SELECT count(*) FROM orders WHERE user_id = '{user}' AND status = 'pending_payment'"
@@ -219,9 +216,7 @@ async fn until_ok(what: &str, ask: impl AsyncFn() -> Reply) {
 
 /// Creates a sale, and asks again after an error (which may leave a sale that nobody uses).
 async fn create(app: &TestApp, stock: i64, members: Value) -> String {
-    let mut body = json!({"title": "a thing", "price_cents": 100, "stock": stock});
-    let more = members.as_object().cloned().unwrap_or_default();
-    body.as_object_mut().expect("an object").extend(more);
+    let body = with(json!({"title": "a thing", "price_cents": 100, "stock": stock}), &members);
     let ask = async || app.admin(Method::POST, "/api/v1/admin/sales", Some(body.clone())).await;
     until("a sale is created", &[StatusCode::CREATED], ask).await.text("id").to_owned()
 }

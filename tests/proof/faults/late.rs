@@ -104,7 +104,7 @@ async fn orders_that_a_paused_writer_held_through_a_rebuild_find_their_units_sol
     assert_eq!(others.len(), 10, "no unit is lost, and none sold thrice");
     assert!(fired(&second, "writer.received") > 0);
     second.services.fail_points.resume();
-    let rejected = first.assert_kept(&sale, &late).await;
+    let rejected = first.database.assert_kept(&sale, &late).await;
     assert_eq!(rejected["rejected"], 10, "{rejected:?}");
     for (shopper, id) in &late {
         let order = shopper.order(id).await.must_be(StatusCode::OK);
@@ -137,7 +137,7 @@ async fn a_batch_that_was_paused_through_a_rebuild_is_judged_in_the_new_epoch() 
     let order = |(person, reply): (Shopper, Reply)| Some((person, reply.order()?));
     let mut winners: Vec<Winner> = people.into_iter().zip(told).filter_map(order).collect();
     winners.extend(others);
-    first.assert_kept(&sale, &winners).await;
+    first.database.assert_kept(&sale, &winners).await;
     let live = first.assert_sound(&sale).await.live;
     assert!((4 + winners.len() as i64..=10).contains(&live), "{live}");
     crowd(&second, &sale, 20).await;

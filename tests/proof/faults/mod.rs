@@ -2,8 +2,8 @@
 //! The judges: what people were told ([`crate::support::load`]), what they got, and the audit.
 //!
 //! From the environment: `SEED` repeats the random choices of a run that printed it, `CUTS` is how
-//! many cuts `cuts.rs` makes, `SCALE=full` and `ROWS=apart` are for the catalogue in `rebuild.rs`,
-//! and `FAIL_POINT` chooses the points in `fail_points.rs` whose names begin like this.
+//! many cuts `cuts.rs` makes, `SCALE=full` is for the catalogue in `rebuild.rs`, and `FAIL_POINT`
+//! chooses the points in `fail_points.rs` whose names begin like this.
 
 mod clocks;
 mod cuts;
@@ -18,7 +18,7 @@ mod refusals;
 
 use crate::support::{prelude::*, redis_servers::RedisProcess};
 use flash_sale::order_log::{AcceptedBatch, AcceptedOrder};
-use flash_sale::{admission::ids, audit::Audit, orders::insert::Expect};
+use flash_sale::{admission::ids, orders::insert::Expect};
 
 const ENOUGH: usize = 80;
 
@@ -53,10 +53,6 @@ async fn sold(app: &TestApp, stock: i64, count: usize) -> (String, Vec<Winner>) 
     (sale, winners)
 }
 
-async fn rush_on(apps: &[&TestApp]) -> (String, Rush) {
-    rush_with_regulars(apps, 0).await
-}
-
 pub async fn rush_with_regulars(apps: &[&TestApp], count: usize) -> (String, Rush) {
     let sale = apps[0].sale(50_000, json!({})).await;
     let regulars = crowd(apps[0], &sale, count).await;
@@ -74,9 +70,10 @@ pub async fn flush(app: &TestApp) {
     app.in_redis::<()>(&mut redis::cmd("FLUSHALL")).await;
 }
 
-pub async fn functions_run(app: &TestApp) -> u64 {
+/// How often Redis has run this command ("fcall": a function).
+pub async fn calls_of(app: &TestApp, command: &str) -> u64 {
     let statistics: String = app.in_redis(redis::cmd("INFO").arg("commandstats")).await;
-    let calls = statistics.split("cmdstat_fcall:calls=").nth(1);
+    let calls = statistics.split(&format!("cmdstat_{command}:calls=")).nth(1);
     let calls = calls.and_then(|rest| rest.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
@@ -99,7 +96,7 @@ async fn state(app: &TestApp, sale: &str, field: &str) -> i64 {
 }
 
 async fn assert_all_pending(app: &TestApp, sale: &str, winners: &[Winner]) {
-    let statuses = app.assert_kept(sale, winners).await;
+    let statuses = app.database.assert_kept(sale, winners).await;
     assert_eq!(statuses, BTreeMap::from([("pending_payment".to_owned(), winners.len())]));
 }
 
@@ -111,13 +108,6 @@ pub async fn assert_nothing_lost(app: &TestApp, sale: &str, rush: Rush) -> Told 
     // An attempt that was told 503 may have become an order, too.
     assert!(live >= accepted as i64);
     told
-}
-
-async fn until_sound(app: &TestApp, sale: &str) -> Audit {
-    wait_for!(&format!("sale {sale} is sound"), {
-        let audit = app.audit(sale).await;
-        (audit.ok && audit.conserved == Some(true)).then_some(audit)
-    })
 }
 
 async fn sells_out(app: &TestApp, sale: &str) {

@@ -3,11 +3,6 @@
 use super::*;
 use flash_sale::redis::functions::record::Held;
 
-fn record(order: &AcceptedOrder) -> Vec<u8> {
-    let AcceptedOrder { id: order_id, slot, key, .. } = *order;
-    Held { slot, returned: false, order_id, key }.encode().to_vec()
-}
-
 fn logged(order: &AcceptedOrder) -> Vec<u8> {
     let mut bytes = order.user.as_bytes().to_vec();
     bytes.extend(order.id.get().to_be_bytes());
@@ -29,7 +24,9 @@ async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[AcceptedOrd
     for order in orders {
         let (buyers, user) = (keys.buyers(id, epoch), &order.user.as_bytes()[..]);
         let before: Option<Vec<u8>> = app.in_redis(redis::cmd("HGET").arg(&buyers).arg(user)).await;
-        pipeline.hset(buyers, user, [before.unwrap_or_default(), record(order)].concat()).ignore();
+        let AcceptedOrder { id: order_id, slot, key, .. } = *order;
+        let held = Held { slot, returned: false, order_id, key }.encode();
+        pipeline.hset(buyers, user, [&before.unwrap_or_default(), &held[..]].concat()).ignore();
     }
     let count = i64::try_from(orders.len()).expect("a few");
     let counts = [("pending", count), ("admitted", count), ("remaining", -count), ("change", 1)];
@@ -96,7 +93,7 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     for order in &neighbours {
         wait_for!(count(&app, order, "pending_payment").await == 1);
     }
-    let audit = until_sound(&app, &sale).await;
+    let audit = app.until_sound(&sale).await;
     assert_eq!(audit.live, 3 + 8, "{audit:#?}");
     for poison in [&beyond, &again] {
         assert_eq!(count(&app, poison, "rejected").await, 1, "explicit and queryable");
@@ -135,7 +132,7 @@ async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     assert_eq!((winners.len(), state(&app, &sale, "remaining").await), (20, 1_000 - 1 - 20));
     app.allow_connections(true).await;
     winners.extend(all_order([app.shopper()], &sale).await);
-    app.assert_kept(&sale, &winners).await;
+    app.database.assert_kept(&sale, &winners).await;
     assert_eq!(app.assert_sound(&sale).await.live, 22);
 }
 

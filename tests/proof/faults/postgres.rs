@@ -58,7 +58,7 @@ async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() 
     let mut app = TestApp::behind(&servers, &proxy).await;
     let standby = standby_of(primary, &servers.folder("standby")).await.expect("a standby");
     until_followed(primary, "async").await.expect("followed");
-    let (sale, rush) = rush_on(&[&app]).await;
+    let (sale, rush) = rush_with_regulars(&[&app], 0).await;
     // It no longer receives: one whose replay is only paused would catch up when promoted.
     let alone = ["ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"];
     standby::execute(&standby, &alone).await.expect("cut off");
@@ -149,7 +149,7 @@ async fn a_full_disk_stops_no_purchase_and_loses_none() {
     let redis = Servers::shared().await.redis.url();
     let servers = Servers::start(disk.path.join("servers"), true).await;
     let app = TestApp::with_redis(&servers, redis, Options::default()).await;
-    let (sale, rush) = rush_on(&[&app]).await;
+    let (sale, rush) = rush_with_regulars(&[&app], 0).await;
     let big = disk.path.join("big");
     let all = io::copy(&mut io::repeat(b'x'), &mut fs::File::create(&big).expect("a file"));
     all.expect_err("there is no room left");

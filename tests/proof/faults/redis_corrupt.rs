@@ -97,7 +97,7 @@ async fn a_corrupt_sale_heals_by_itself_and_its_neighbours_notice_nothing() {
     for (how, sale, winners) in &mut broken {
         winners.push(buy_when_healed(*how, app.shopper(), sale).await);
         // What was quarantined is rebuilt a moment later than a shopper can buy.
-        until_sound(&app, sale).await;
+        app.until_sound(sale).await;
         assert_all_pending(&app, sale, winners).await;
         crowd(&app, sale, 20).await;
         assert_eq!(app.assert_sound(sale).await.live, STOCK, "{how:?}");
@@ -105,7 +105,7 @@ async fn a_corrupt_sale_heals_by_itself_and_its_neighbours_notice_nothing() {
     rush.until_accepted(20).await;
     let told = rush.end().await;
     assert_eq!(told.suspended, 0, "the neighbour stopped, too");
-    app.assert_kept(&neighbour, &told.winners).await;
+    app.database.assert_kept(&neighbour, &told.winners).await;
     app.assert_sound(&neighbour).await;
     let pattern = format!("{}*:unreadable", app.prefix);
     let aside: Vec<String> = app.in_redis(redis::cmd("KEYS").arg(pattern)).await;

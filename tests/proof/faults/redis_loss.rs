@@ -26,7 +26,7 @@ async fn two_primaries_for_a_while() {
     lead_to_the_new_one(&here);
     rush.until_accepted(ENOUGH).await;
     let told = rush.end().await;
-    let statuses = first.assert_kept(&sale, &told.winners).await;
+    let statuses = first.database.assert_kept(&sale, &told.winners).await;
     println!("{statuses:?}; {} told 503", told.unanswered.len());
     first.assert_sound(&sale).await;
 }

@@ -147,17 +147,8 @@ impl Deployment {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[number]))
     }
 
-    fn kill(&mut self, number: usize) {
-        self.instances[number] = None;
-    }
-
     pub fn running(&self) -> &Program {
         self.instances.iter().flatten().next().expect("an instance runs")
-    }
-
-    async fn assert_sound(&self, sale: &str) {
-        let audit = self.running().quiet_audit(sale).await;
-        assert_has(&audit, json!({"ok": true, "conserved": true}));
     }
 }
 

@@ -40,7 +40,7 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
         let mut order = Events::of(shopper.ask("GET", &path)).await;
         order.until(|event| event["status"] == "pending_payment").await;
     }
-    deployment.kill(0);
+    deployment.instances[0] = None; // killed
     proxy.entrance().shopper().must_buy(&sale).await;
     let (mut lost, mut kept) = (0, 0);
     for mut events in followers {

@@ -22,12 +22,8 @@ fn path(sale: &str) -> String {
 }
 
 async fn join(shopper: &Shopper, sale: &str) -> Reply {
-    // Of a busy machine one may hear that one should come again; it stays one place.
-    let reply = wait_for!("an answer", {
-        let reply = shopper.post(&path(sale)).await;
-        (reply.code() != "unavailable").then_some(reply)
-    });
-    reply.must_be(200)
+    // However often they ask, it stays one place.
+    until_told(async || shopper.post(&path(sale)).await).await.must_be(200)
 }
 
 async fn all_join(people: &[Shopper], sale: &str) {

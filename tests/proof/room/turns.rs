@@ -89,11 +89,9 @@ async fn a_pause_holds_the_queue_and_then_somebody_far_behind_has_an_estimate() 
 /// The first of a new room: what instances know of it may be older than their joining.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_joins_has_a_place_whatever_is_known_of_the_room() {
-    let options = Options {
-        fail_points: "room.joining=pause:1500*always;room.advanced=pause:300*always".to_owned(),
-        ..Options::default()
-    };
-    let app = TestApp::start_with(options).await;
+    let app = TestApp::start().await;
+    let points = "room.joining=pause:1500*always;room.advanced=pause:300*always";
+    app.services.fail_points.set(points).expect("points");
     let sale = sale(&app, 5, 0, json!({})).await;
     let people = app.shoppers(8).into_iter();
     let join = |shopper: Shopper| shopper.ask("POST", &path(&sale)).into_future();

@@ -1,11 +1,13 @@
-//! Histories that are written by hand: what may be accused, and what may not.
+//! Histories that are written by hand: what may be accused, and what may not. And bad adapters.
+//! The judge before servers: `tests/it/judge`.
 
-use crate::support::buggy_sale::{BuggySale, Manner, kinds};
-use judge::history::{History, Meaning, Phase, Request, Row, Run, Stored};
+use judge::adapter::Adapter;
+use judge::history::{History, Phase, Request, Row, Run, Stored};
 use judge::report::{Report, Verdict};
 use judge::verdict::Code;
 use judge::verdict::Kind::{self, *};
-use std::{collections::BTreeSet, time::Duration};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// `user key from..to meaning order`, in a line each; `!` is a last call, `-` no order.
 fn history(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> History {
@@ -36,6 +38,10 @@ fn history(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> 
         requests: requests.split(';').map(request).collect(),
         stored: Some(Stored { orders, remaining }),
     }
+}
+
+fn kinds(report: &Report) -> Vec<Kind> {
+    report.findings.iter().map(|finding| finding.kind).collect()
 }
 
 fn judge(stock: usize, requests: &str, rows: &str, remaining: Option<i64>) -> Vec<Kind> {
@@ -202,7 +208,7 @@ fn the_time_line_is_that_of_the_first_finding_with_requests() {
 fn the_report_is_documented() {
     let report = Report::on(&history(1, "a k 0..9 sold o1; b l 1..2 sold o2", "o1:a", None));
     let report = serde_json::to_value(report).expect("JSON");
-    let under = |name: &str, value: &serde_json::Value| {
+    let under = |name: &str, value: &Value| {
         let members = value.as_object().expect("members").keys();
         members.map(|member| format!("{name}{member}")).collect::<BTreeSet<_>>()
     };
@@ -233,27 +239,59 @@ fn what_a_server_says_does_not_steer_a_terminal() {
     assert!(!table.contains('\u{1b}'), "{table}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_history_is_judged_from_its_file_as_it_was_from_the_storm() {
-    let sale = BuggySale::start(Manner::Oversells);
-    let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
-    let (report, history) = judged.expect("a verdict");
-    let file = std::env::temp_dir().join(format!("fs-judge-{}.jsonl", std::process::id()));
-    history.save(&file).expect("saved");
-    let again = History::load(&file).expect("loaded");
-    let request =
-        |times: &str| format!(r#"{{"request":{{"user":"a","key":"k","means":"lost",{times}}}}}"#);
-    for (second, why) in [
-        (r#"{"request":{}}"#.to_owned(), "line 2: missing field"),
-        (request(r#""start_us":2,"end_us":1"#), "line 2: end_us is before start_us"),
-        (r#"{"run":{"stock":1,"per_user":0}}"#.to_owned(), "line 2: per_user must be at least 1"),
-    ] {
-        std::fs::write(&file, format!("{{\"run\":{{\"stock\":1}}}}\n{second}\n")).expect("written");
-        let error = History::load(&file).expect_err(why).to_string();
-        assert!(error.starts_with(why), "{error}");
+const CONTRACT: &str = include_str!("../adapters/contract.json");
+
+#[test]
+fn a_bad_adapter_is_told_which_member_is_wrong() {
+    let bad = |from: &str, to: &str, member: &str, why: &str| {
+        assert!(CONTRACT.contains(from), "{from}");
+        let error = Adapter::parse(&CONTRACT.replacen(from, to, 1)).expect_err(to).to_string();
+        assert!(error.starts_with(&format!("adapter: {member}: ")), "{error}");
+        assert!(error.contains(why), "{error}");
+    };
+    bad("\"order\":", "\"ordr\":", "ordr", "unknown field");
+    bad("\"rows\"", "\"lines\"", "orders.lines", "unknown field `lines`");
+    bad("\"sold_out\" }", "\"gone\" }", "order.answers[1].means", "must be sold");
+    bad("\"come_again\"", "\"lost\"", "order.answers[3].means", "must be sold");
+    bad("201, 202]", "\"202\"]", "order.answers[0].status", "nor a list of such values");
+    bad("201, 202", "2010", "order.answers[0].status", "from 100 to 599");
+    bad("\"/order_id\"", "\"order_id\"", "order.answers[0].order_id", "no JSON pointer");
+    bad("\"at\": \"/code\", ", "", "order.answers[1].is", "needs `at`");
+    bad("\"means\": \"sold\"", "\"means\": \"come_again\"", "order.answers", "none means sold");
+    bad("{user}", "{usr}", "order.request.body.user", "no variable {usr} here, only key, number");
+    bad("{stock}", "{user}", "setup[0].body.stock", "no variable {user}");
+    bad("\"/reset\"", "\"reset\"", "setup[0].path", "does not begin with /");
+    bad("\"POST\"", "\"PO ST\"", "setup[0].method", "is no method");
+    bad("Idempotency-Key", "Idempotency Key", "order.request.headers.Idempotency Key", "header");
+    bad(
+        "Idempotency-Key",
+        "Content-Length",
+        "order.request.headers.Content-Length",
+        "by the judge",
+    );
+    bad("\"/remaining\"", "\"remaining\"", "remaining.at", "no JSON pointer");
+    bad("\"about\"", "\"per_user\": 0, \"about\"", "per_user", "at least 1");
+    let unset = CONTRACT.replacen("{key}", "{env:NOBODY_SETS_THIS}", 1);
+    let error = Adapter::parse(&unset).expect("an adapter").environment().expect_err("unset");
+    assert_eq!(error.member, "order.request.headers.Idempotency-Key");
+    let more = format!("{CONTRACT} 1");
+    assert_eq!(Adapter::parse(&more).expect_err("two values").member, "the end of the file");
+}
+
+/// As tests/pages/answers.test.mjs reads the same file with the rule of loadtest/judge.js.
+#[test]
+fn an_answer_means_the_same_here_and_in_k6() {
+    let file = include_str!("../../../tests/support/answers.json");
+    let file: Value = serde_json::from_str(file).expect("JSON");
+    let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
+    adapter["order"]["answers"] = file["answers"].clone();
+    let order = Adapter::parse(&adapter.to_string()).expect("an adapter").order;
+    for case in file["cases"].as_array().expect("cases") {
+        let status = case["status"].as_u64().expect("a status") as u16;
+        let (means, order_id, error) = order.meaning(status, &case["body"]);
+        let found = json!({"means": means, "order_id": order_id, "error": error});
+        let expected =
+            ["means", "order_id", "error"].map(|name| (name.to_owned(), case[name].clone()));
+        assert_eq!(found, Value::Object(expected.into_iter().collect()), "{case}");
     }
-    std::fs::remove_file(&file).expect("removed");
-    assert_eq!(again, history);
-    assert_eq!(Report::on(&again).findings, report.findings);
-    assert!(history.requests.iter().any(|request| request.means == Meaning::Sold));
 }
