@@ -17,7 +17,7 @@ use payments::settings::PaymentSettings;
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgConnectOptions;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -48,6 +48,9 @@ struct RunningServers {
 }
 
 const RUNNING_SERVERS: &str = "servers.json";
+
+/// A command alone has the sandbox's books, too, for the audit; webhooks wait for a shop.
+const NO_SHOP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 impl Stores {
     /// Connects to the configured servers, or starts the embedded ones, and for a shop at this
@@ -87,7 +90,7 @@ impl Stores {
     /// Like [`Stores::open`], but joins embedded servers that another process runs on this
     /// DATA_DIR.
     pub async fn join(settings: &StoreSettings) -> Result<Self, AppError> {
-        match Self::open(settings, None).await {
+        match Self::open(settings, Some(NO_SHOP)).await {
             Err(AppError::Embedded(in_use @ EmbeddedError::InUse { .. })) => {
                 let text = std::fs::read_to_string(settings.data_dir.join(RUNNING_SERVERS));
                 let running = text.ok().and_then(|text| RunningServers::parse(&text));
