@@ -30,9 +30,11 @@ async fn an_embedded_shop_is_paid_on_the_page_of_the_sandbox_beside_it() {
         assert_eq!(mode & 0o077, 0, "others can read {file}");
     }
     let kept = json!({"captured_cents": 4_900, "refunded_cents": 0, "transactions": 1});
-    assert_has(&books(&home).await, json!({"ok": true, "quiescent": true, "provider": kept}));
+    let sound = json!({"ok": true, "quiescent": true, "provider": kept});
+    assert_has(&books(&home).await, sound.clone());
     program.terminate().await;
     home.until_nothing_runs().await;
+    assert_has(&books(&home).await, sound); // without a shop, too
     // It goes on with the same books, key and secret.
     let program = Program::serve(&home, &[], &[]).await;
     let shopper = entrance(&home, &program).shopper();
