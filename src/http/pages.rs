@@ -366,6 +366,26 @@ mod tests {
         assert!(!leads("lab-off.html", false).1);
     }
 
+    #[tokio::test]
+    async fn where_payment_is_simulated_no_page_speaks_of_a_payment_page() {
+        use axum::{body::to_bytes, extract::Request};
+        use tower::ServiceExt;
+        for (path, name) in [("/sales/1", "sale.html"), ("/orders", "orders.html")] {
+            let file = find(name).expect("a page");
+            let file = String::from_utf8_lossy(&file.data).into_owned();
+            assert_eq!(file.matches(TO_PAY).count(), 1, "{name}");
+            let request = Request::get(path).body(Body::empty()).expect("a request");
+            let app = crate::http::testing::app();
+            let answer = router().with_state(app).oneshot(request).await.expect("an answer");
+            let body = to_bytes(answer.into_body(), 1 << 20).await.expect("whole");
+            // That server has no lab, either.
+            let is_off = |line: &&str| line.contains(TO_PAY) || line.contains(TO_LAB);
+            let rest = file.lines().filter(|line| !is_off(line));
+            let rest: String = rest.flat_map(|line| [line, "\n"]).collect();
+            assert!(body == rest, "{path}: nothing else is missing");
+        }
+    }
+
     #[test]
     fn the_charting_library_is_served_or_empty() {
         for (name, data) in VENDOR {

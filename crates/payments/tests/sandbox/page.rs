@@ -90,6 +90,17 @@ async fn the_page_speaks_the_shoppers_language() {
 }
 
 #[tokio::test]
+async fn amounts_are_as_people_write_them() {
+    let bench = Bench::start().await;
+    for (currency, amount) in [("USD", "10.00 USD"), ("JPY", ">1000 JPY"), ("CNY", "10.00 CNY")] {
+        let mut request = checkout(&format!("shop-{currency}-1"), 5);
+        request.charge.currency = currency.to_owned();
+        let page = ask("GET", &open(&bench, &request).await, &[], "").await.must_be(200);
+        assert!(page.text.contains(amount), "{}", page.text);
+    }
+}
+
+#[tokio::test]
 async fn what_the_shop_says_is_text_and_the_policy_allows_no_script() {
     let bench = Bench::start().await;
     let description = "<script>alert(\"1\")</script> & 'more'".to_owned();
