@@ -85,6 +85,17 @@ pub async fn start(settings: Settings) -> Result<Sandbox, SandboxError> {
     Ok(Sandbox { address, stop, tasks })
 }
 
+/// The same, on a free port if its own is taken.
+pub async fn start_anywhere(settings: Settings) -> Result<Sandbox, SandboxError> {
+    match start(settings.clone()).await {
+        Err(SandboxError::Listen(mut address, _)) => {
+            address.set_port(0);
+            start(Settings { listen_addr: address, ..settings }).await
+        }
+        started => started,
+    }
+}
+
 impl Sandbox {
     /// The address of its API.
     pub fn url(&self) -> String {

@@ -56,15 +56,17 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Beside a shop at an address of this machine, with its books in `folder`.
+    /// Beside a shop at an address of this machine, with its books in `folder`. Ten ports above it,
+    /// so that open pages outlive a restart.
     pub fn beside(
         shop: SocketAddr,
         folder: &Path,
         api_key: String,
         webhook_secret: String,
     ) -> Self {
+        let port = shop.port().checked_add(10).filter(|port| *port >= 1_024);
         Self {
-            listen_addr: SocketAddr::new(shop.ip(), 0),
+            listen_addr: SocketAddr::new(shop.ip(), port.unwrap_or(0)),
             public_url: None,
             webhook_url: format!("http://{shop}/api/v1/webhooks/payments"),
             api_key,
