@@ -1,7 +1,7 @@
 //! What was answered outlives restarts, kills and torn lines.
 
 use crate::support::*;
-use payments::sandbox::{self, SandboxError};
+use payments::sandbox::{self, SandboxError, Settings};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -147,4 +147,23 @@ async fn a_file_in_use_or_with_a_broken_line_is_refused() {
     assert!(error.contains("line 1: missing field"), "{error}");
     let missing = folder.file().join("no/such/folder");
     start(missing).await;
+}
+
+#[tokio::test]
+async fn beside_a_shop_it_has_a_port_of_its_own_and_another_if_that_is_taken() {
+    let (folder, bench) = (Folder::new(), Bench::start().await);
+    let file = folder.file();
+    let folder = file.parent().expect("a folder");
+    let beside = |port| {
+        let (key, secret) = ("a key".to_owned(), "a secret".to_owned());
+        Settings::beside(([127, 0, 0, 1], port).into(), folder, key, secret)
+    };
+    let ports = [80, 8_080, 65_535].map(|port| beside(port).listen_addr.port());
+    assert_eq!(ports, [0, 8_090, 0]);
+    let taken = Settings { listen_addr: bench.sandbox.address, ..beside(8_080) };
+    let other = sandbox::start_anywhere(taken).await.expect("a sandbox");
+    assert_ne!(other.address, bench.sandbox.address);
+    let provider = HttpProvider::new(&other.url(), "a key").expect("a provider");
+    assert_eq!(provider.transactions(0).await.expect("an answer"), []);
+    other.stop().await;
 }
