@@ -29,6 +29,7 @@ const OTHERS: &[(&str, &str)] = sources![
     "crates/lab/src/lessons/b10_redlock.rs",
     "crates/lab/src/lessons/b11_zookeeper.rs",
     "crates/lab/src/lessons/b12_before_commit.rs",
+    "crates/lab/src/lessons/b13_paid_and_expired.rs",
 ];
 
 /// File and text.

@@ -1,4 +1,5 @@
-//! The lock theatre: twelve ways a distributed lock fails, step by step, each with its cure.
+//! The lock theatre: twelve ways a distributed lock fails, and a payment, step by step, each with
+//! its cure.
 //!
 //! | file | what |
 //! |---|---|
@@ -10,10 +11,10 @@
 //! | [`waiting`] | how long anything may take that should happen at once |
 //! | [`pauses`] | whether this process stood still: the only excuse for playing again |
 //! | [`recorded`] | a play from a file, where a server is missing |
-//! | [`shop`] | what the lock protects |
+//! | [`shop`] | what the lock protects, and what an order is paid with |
 //! | `proxy` | a wire between a client and a server that can be cut |
 //! | [`terminal`] | the same timeline as text |
-//! | `b01` … `b12` | the lessons, one file each, in one shape |
+//! | `b01` … `b13` | the lessons, one file each, in one shape |
 //!
 //! A lesson drives the locks of [`locks`] as they are. Where the failure is of a kind that no sane
 //! library has, the failing variant stands in the lesson's own file. Its verdicts come from what
@@ -45,6 +46,7 @@ mod b09_failover;
 mod b10_redlock;
 mod b11_zookeeper;
 mod b12_before_commit;
+mod b13_paid_and_expired;
 mod prelude;
 mod words;
 mod zoo;
@@ -81,7 +83,7 @@ macro_rules! lessons {
 lessons! {
     b01_crash_between, b02_expired_stamp, b03_foreign_delete, b04_lease_over, b05_counted_twice,
     b06_watchdog, b07_lost_wakeup, b08_foreign_unlock, b09_failover, b10_redlock, b11_zookeeper,
-    b12_before_commit
+    b12_before_commit, b13_paid_and_expired
 }
 
 pub fn find(id: &str) -> Option<&'static Lesson> {
