@@ -15,7 +15,7 @@ async fn lessons_are_listed_and_played() {
     let app = with_lab().await;
     let list = app.get(LESSONS).await.must_be(200);
     let lessons = list.body["lessons"].as_array().expect("a list");
-    assert_eq!(lessons.len(), 12);
+    assert_eq!(lessons.len(), 13);
     for lesson in lessons {
         for member in ["id", "title", "failure", "forced_how", "cure", "source"] {
             assert_ne!(lesson[member].as_str().unwrap_or_default(), "", "{member}: {lesson:#}");
@@ -111,7 +111,7 @@ async fn a_terminal_shows_the_same_timeline() {
     let on_two = "TWO HOLD THE LOCK: alice, carol|=> BROKEN|=> HELD|DEL lock:phone|(integer) 1|\
                   lock:phone = locked|//= FLAW|crates/lab/src/lessons/b08_foreign_unlock.rs:";
     for (words, parts) in [
-        ("lesson list", "b01|b12"),
+        ("lesson list", "b01|b13"),
         ("lesson play b08", on_two),
         ("lesson play b08 --lang zh", "两个人同时持锁"),
         ("lab ids", "INCR"),
