@@ -1,7 +1,8 @@
 //! Every strategy in words, as the API, the command and the report show it.
 
 use crate::strategy::{
-    Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Scenario, Strategy, Words,
+    ArenaOptionKind, Family, Harms, Language, Likelihood, OptionSpec, Promise, Scenario, Strategy,
+    Words,
 };
 use crate::{marks::Excerpt, options::GENERAL, strategies::STRATEGIES};
 use serde::Serialize;
@@ -12,7 +13,7 @@ pub struct Strategies {
     /// In the order in which they are taught.
     pub strategies: Vec<StrategyBody>,
     /// The knobs that every strategy has.
-    pub options: Vec<OptionBody>,
+    pub options: Vec<ArenaOption>,
 }
 
 /// One way to sell a scarce thing. Texts are in the language that was asked for.
@@ -36,7 +37,7 @@ pub struct StrategyBody {
     needs: Vec<String>,
     available: Availability,
     /// Its own knobs.
-    options: Vec<OptionBody>,
+    options: Vec<ArenaOption>,
     /// Where a node can be made to crash (`crash_at`).
     crash_points: &'static [&'static str],
     demonstrations: Vec<DemonstrationBody>,
@@ -56,12 +57,11 @@ pub struct Availability {
 
 /// A knob: a whole number has `min` and `max`, a choice has `values`.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ArenaOption)]
-pub struct OptionBody {
+pub struct ArenaOption {
     name: &'static str,
     teaches: &'static str,
     #[serde(flatten)]
-    kind: OptionKind,
+    kind: ArenaOptionKind,
 }
 
 /// An arena and a storm that show something every time.
@@ -86,13 +86,13 @@ impl Strategies {
                 .collect(),
             options: GENERAL
                 .iter()
-                .map(|option| OptionBody::of(option, "options", language))
+                .map(|option| ArenaOption::of(option, "options", language))
                 .collect(),
         }
     }
 }
 
-impl OptionBody {
+impl ArenaOption {
     pub fn of(option: &OptionSpec, id: &str, language: Language) -> Self {
         Self { name: option.name, teaches: option.teaches(id, language), kind: option.kind }
     }
@@ -127,7 +127,7 @@ impl StrategyBody {
             options: strategy
                 .options
                 .iter()
-                .map(|own| OptionBody::of(own, strategy.id, language))
+                .map(|own| ArenaOption::of(own, strategy.id, language))
                 .collect(),
             crash_points: strategy.crash_points,
             demonstrations: demonstrations.collect(),

@@ -53,7 +53,7 @@ mod zoo;
 
 use super::strategy::{Language, Words};
 use super::{
-    catalogue::OptionBody, error::LabError, limits::MOST_PLAYS, options::Options,
+    catalogue::ArenaOption, error::LabError, limits::MOST_PLAYS, options::Options,
     order_numbers::IdsBody, servers::Servers,
 };
 use error::{LessonError, Result};
@@ -208,8 +208,7 @@ async fn play(
 // --- the list
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Lessons)]
-pub struct LessonsBody {
+pub struct Lessons {
     pub lessons: Vec<LessonBody>,
 }
 
@@ -226,23 +225,21 @@ pub struct LessonBody {
     pub forced_how: &'static str,
     pub cure: &'static str,
     pub source: &'static str,
-    pub options: Vec<OptionBody>,
-    pub acts: Vec<LessonActBody>,
-    pub available: LessonAvailableBody,
+    pub options: Vec<ArenaOption>,
+    pub acts: Vec<LessonAct>,
+    pub available: LessonAvailable,
 }
 
 /// An act; the lines that decide it come with a play.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LessonAct)]
-pub struct LessonActBody {
+pub struct LessonAct {
     pub id: &'static str,
     pub title: &'static str,
     pub kind: Kind,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LessonAvailable)]
-pub struct LessonAvailableBody {
+pub struct LessonAvailable {
     pub ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'static str>,
@@ -251,15 +248,15 @@ pub struct LessonAvailableBody {
 }
 
 /// All lessons; what `theatre` cannot play says why.
-pub fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
+pub fn list(theatre: Option<&Theatre>, language: Language) -> Lessons {
     let lacks = |lesson| theatre.and_then(|theatre| theatre.lacks(lesson));
     let lessons = LESSONS.iter().map(|lesson| LessonBody::of(lesson, lacks(lesson), language));
-    LessonsBody { lessons: lessons.collect() }
+    Lessons { lessons: lessons.collect() }
 }
 
 impl LessonBody {
     fn of(lesson: &'static Lesson, lacks: Option<Words>, language: Language) -> Self {
-        let act = |act: &Act| LessonActBody {
+        let act = |act: &Act| LessonAct {
             id: act.id,
             title: act.words(lesson, language).0,
             kind: act.kind,
@@ -274,9 +271,9 @@ impl LessonBody {
             forced_how: lesson.section("How it is forced", language),
             cure: lesson.section("Cure", language),
             source: lesson.section("Source", language),
-            options: options.map(|knob| OptionBody::of(knob, lesson.id, language)).collect(),
+            options: options.map(|knob| ArenaOption::of(knob, lesson.id, language)).collect(),
             acts: lesson.acts.iter().map(act).collect(),
-            available: LessonAvailableBody {
+            available: LessonAvailable {
                 ok: lacks.is_none(),
                 why: lacks.map(|why| why.say(language)),
                 recorded: recorded::has(lesson),

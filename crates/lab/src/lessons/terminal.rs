@@ -1,7 +1,7 @@
 //! A timeline as text, at most 100 columns wide. It is laid out in `templates/lesson.txt`.
 
 use super::lesson::{Actor, Part};
-use super::{LessonBody, LessonsBody, timeline::Timeline};
+use super::{LessonBody, Lessons, timeline::Timeline};
 use crate::{strategy::Language, templates::render};
 use minijinja::Error;
 use serde::Serialize;
@@ -39,7 +39,7 @@ fn page(name: &str, style: Style, shown: impl Serialize) -> Result<String, Error
 }
 
 /// All lessons, one after the other.
-pub fn list(lessons: &LessonsBody, style: Style) -> Result<String, Error> {
+pub fn list(lessons: &Lessons, style: Style) -> Result<String, Error> {
     page("lessons.txt", style, lessons)
 }
 
