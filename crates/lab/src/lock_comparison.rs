@@ -181,7 +181,7 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool)> {
         Some(_) => None,
     };
     let zoo = zookeeper.as_ref();
-    let zoo = zoo.map(|server| Zoo::new(&server.cluster(), SESSION));
+    let zoo = zoo.map(|server| Zoo::new(&server.server.cluster(), SESSION));
     // One node and several are measured on servers of the same kind, where there are any.
     let redis = match nodes.first() {
         Some(node) => node.another_connection(),
