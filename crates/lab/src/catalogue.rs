@@ -79,15 +79,11 @@ pub struct DemonstrationBody {
 impl Strategies {
     /// All; `lacking` says why one of them cannot run here.
     pub fn all(language: Language, lacking: impl Fn(&Strategy) -> Option<Words>) -> Self {
-        let each = STRATEGIES.iter();
+        let body = |strategy| StrategyBody::of(strategy, lacking(strategy), language);
+        let option = |option| ArenaOption::of(option, "options", language);
         Self {
-            strategies: each
-                .map(|strategy| StrategyBody::of(strategy, lacking(strategy), language))
-                .collect(),
-            options: GENERAL
-                .iter()
-                .map(|option| ArenaOption::of(option, "options", language))
-                .collect(),
+            strategies: STRATEGIES.iter().map(body).collect(),
+            options: GENERAL.iter().map(option).collect(),
         }
     }
 }
@@ -107,6 +103,8 @@ impl StrategyBody {
             per_user_limit: 1,
             scenario: shown.scenario,
         });
+        let option = |own| ArenaOption::of(own, strategy.id, language);
+        let why = lacking.map(|why| why.say(language));
         Self {
             id: strategy.id,
             number: strategy.number,
@@ -120,15 +118,8 @@ impl StrategyBody {
             instead: strategy.says("Instead", language),
             promise: strategy.promise,
             needs: strategy.needs.iter().map(|need| need.name()).collect(),
-            available: Availability {
-                ok: lacking.is_none(),
-                why: lacking.map(|why| why.say(language)),
-            },
-            options: strategy
-                .options
-                .iter()
-                .map(|own| ArenaOption::of(own, strategy.id, language))
-                .collect(),
+            available: Availability { ok: why.is_none(), why },
+            options: strategy.options.iter().map(option).collect(),
             crash_points: strategy.crash_points,
             demonstrations: demonstrations.collect(),
             code: strategy.purchase_code(),
