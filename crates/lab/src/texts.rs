@@ -44,10 +44,7 @@ impl Words {
     }
 
     pub fn say(self, language: Language) -> &'static str {
-        match language {
-            Language::En => self.en,
-            Language::Zh => self.zh,
-        }
+        [self.en, self.zh][language as usize]
     }
 }
 

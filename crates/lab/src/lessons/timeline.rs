@@ -18,10 +18,7 @@ pub struct Said {
 
 impl Said {
     pub fn say(&self, language: Language) -> &str {
-        match language {
-            Language::En => &self.en,
-            Language::Zh => &self.zh,
-        }
+        [&self.en, &self.zh][language as usize]
     }
 }
 
@@ -251,14 +248,7 @@ impl Timeline {
         let held = of(Kind::Cure).all(|(_, ending)| !ending.broken);
         let told = of(Kind::Failure).take(1).chain(of(Kind::Cure).next_back());
         let why: Vec<&str> = told.map(|(_, ending)| ending.why.say(language)).collect();
-        PlayVerdict {
-            held,
-            broken,
-            why: why.join(match language {
-                Language::En => " ",
-                Language::Zh => "",
-            }),
-        }
+        PlayVerdict { held, broken, why: why.join([" ", ""][language as usize]) }
     }
 
     pub fn body(&self, language: Language) -> Play {
