@@ -173,20 +173,15 @@ impl Servers {
 
     /// A place for one more node of the production path.
     pub fn production_node(&self) -> Result<OwnedSemaphorePermit> {
-        let free = self.production.clone().try_acquire_owned();
-        free.map_err(|_| {
-            let why = "this process runs as many nodes of lua-stream as it may; delete another \
-                       arena of it";
-            why.into()
-        })
+        let why = "this process runs as many nodes of lua-stream as it may; delete another arena \
+                   of it";
+        self.production.clone().try_acquire_owned().map_err(|_| why.into())
     }
 
     /// A pool of one node alone: what it keeps, nobody else waits for.
     pub fn own_pool(&self, connections: u32) -> Result<OwnPool> {
-        let places = self.own.clone().try_acquire_many_owned(connections);
-        let places = places.map_err(
-            |_| "the nodes of this process keep as many connections to themselves as they may",
-        )?;
+        let why = "the nodes of this process keep as many connections to themselves as they may";
+        let places = self.own.clone().try_acquire_many_owned(connections).map_err(|_| why)?;
         Ok(OwnPool { pool: pool(&self.postgres.connect_options(), connections), _places: places })
     }
 
