@@ -62,18 +62,14 @@ impl Shop {
         let row = sql::row(&self.postgres, LOOK, (&self.play, self.phone())).await?;
         let (stock, orders, value, newest, alices, refunds): Row =
             row.ok_or(sqlx::Error::RowNotFound)?;
-        let mut seen = vec![
-            ("phones in stock".to_owned(), Some(stock.to_string()), None),
-            ("orders".to_owned(), Some(orders.to_string()), None),
-        ];
+        let mut seen = vec![("phones in stock", stock.to_string()), ("orders", orders.to_string())];
         if let (Some(value), Some(newest)) = (value, newest) {
-            seen.push(("phone".to_owned(), Some(format!("{value} (token {newest})")), None));
+            seen.push(("phone", format!("{value} (token {newest})")));
         }
-        if alices.is_some() {
-            seen.push(("Alice's order".to_owned(), alices, None));
-            seen.push(("refunds".to_owned(), Some(refunds.to_string()), None));
+        if let Some(status) = alices {
+            seen.extend([("Alice's order", status), ("refunds", refunds.to_string())]);
         }
-        Ok(seen)
+        Ok(seen.into_iter().map(|(name, value)| (name.to_owned(), Some(value), None)).collect())
     }
 
     /// Orders beyond the one phone, from the rows.
