@@ -6,7 +6,7 @@
 
 README.md has at most 1,300 words and docs/ at most 20,000, counted as `wc -w` does: tables and code
 count. Interview, judge, exercises and what is in Chinese are not among those 20,000. The interview
-answers: both files have the same thirty questions, in English with a link each, and an answer has
+answers: both files have the same 34 questions, in English with a link each, and an answer has
 at most 120 words, or in Chinese 220 characters (a number or a word in Latin letters is one);
 figures in English, unless they are round, stand in another document as well. The exercises: both
 files have the same eight tasks, each with a hint and a solution, with the code of docs/exercises/.
@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 README_WORDS, DOCS_WORDS, COLUMNS = 1_300, 20_000, 100
-QUESTIONS, ANSWER_WORDS, ANSWER_CHARACTERS = 30, 120, 220
+QUESTIONS, ANSWER_WORDS, ANSWER_CHARACTERS = 34, 120, 220
 EXERCISES = 8
 LEARNERS = ("interview", "judge", "exercises")
 INTERVIEW, INTERVIEW_ZH = "docs/interview.md", "docs/interview.zh-CN.md"
@@ -136,7 +136,7 @@ def faults(root):
 
 
 def self_test():
-    questions = [f"### {number}. Why?\n\nSo. [a](../tests/a.rs#{number})\n" for number in range(1, 31)]
+    questions = [f"### {number}. Why?\n\nSo. [a](../tests/a.rs#{number})\n" for number in range(1, QUESTIONS + 1)]
     interview, chinese = "\n".join(questions), "\n".join(questions).replace("So", "因为 Redis 快")
     folded = "<details>hint\n</details>\n<details>\n```rust\nsold\n```\n</details>\n"
     sheet = "".join(f"## {number}. Sell\n\n{folded}" for number in range(1, 9))
@@ -177,8 +177,8 @@ def self_test():
         ({INTERVIEW: interview.replace("So.", "1,234 0.5 1,230,045 7,000", 1),
           "docs/a.md": "21,234 0.55 1,230,045"},
          [f"{INTERVIEW}: {figure} stands in no other document" for figure in ("0.5", "1,234")]),
-        ({INTERVIEW: interview.replace("### 30", "### 31")},
-         [f"{INTERVIEW}: the questions are not numbered 1 to 30"]),
+        ({INTERVIEW: interview.replace("### 30.", "### 31.")},
+         [f"{INTERVIEW}: the questions are not numbered 1 to {QUESTIONS}"]),
         ({SHEET: sheet.replace("## 8", "## 9")}, [f"{SHEET}: the tasks are not numbered 1 to 8"]),
         ({SHEET_ZH: sheet.replace("<details>hint", "hint", 1)},
          [f"{SHEET_ZH}: task 1 has no hint and solution behind a fold"]),

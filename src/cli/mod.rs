@@ -62,7 +62,7 @@ pub enum Command {
         #[command(subcommand)]
         command: LabCommand<StoreSettings>,
     },
-    /// The lock theatre: twelve ways a distributed lock fails, step by step
+    /// The lock theatre: thirteen failures of locks and payments, step by step
     Lesson {
         #[command(subcommand)]
         command: LessonCommand<StoreSettings>,

@@ -46,7 +46,7 @@ export function exported(stage) {
       site = join(folder, 'site');
       const { stdout, stderr } = await promisify(execFile)(PROGRAM, ['lab', 'export', site], { cwd: folder, env: { ...process.env, ...stage.server.stores, RUST_LOG: 'error' } });
       assert.match(stdout, /\d+ files, \d+ KB/);
-      assert.match(stderr, /recording 12 lessons and \d+ lanes/);
+      assert.match(stderr, /recording 13 lessons and \d+ lanes/);
       files = (await readdir(site)).filter((name) => name.endsWith('.html'));
       host = await hostOf(site);
     });
@@ -70,7 +70,7 @@ export function exported(stage) {
     for (const [locale, lang, note, over] of [['en-US', 'en', /This is a recording of \d{4}-\d\d-\d\d, by flash-sale [\d.]+\./, 'Over.'], ['zh-CN', 'zh-Hans', /flash-sale [\d.]+ 于 \d{4}-\d\d-\d\d 录制的回放/, '结束了。']]) {
       it(`every page says what it is, shows all, leads nowhere else and offers nothing that needs a server: ${lang}`, async () => {
         const page = await visit({ locale, reducedMotion: 'reduce' });
-        assert.deepEqual(files.length, 12 + 4);
+        assert.deepEqual(files.length, 13 + 4);
         for (const file of ['', ...files]) {
           await page.open(file);
           await page.waitForSelector('#page:not([hidden]) #presets, #page:not([hidden]) .locks, #theatre:not([hidden]), .idea, #crowd i');

@@ -44,7 +44,8 @@ impl TestTheatre {
         let keys = keys.arg(format!("{}*", self.prefix)).query_async(&mut redis).await;
         assert_eq!(keys, Ok([""; 0].map(str::to_owned).to_vec()));
         let rows = "SELECT (SELECT count(*) FROM lab.plays) + (SELECT count(*) FROM lab.fenced)
-                         + (SELECT count(*) FROM lab.play_orders)";
+                         + (SELECT count(*) FROM lab.play_orders)
+                         + (SELECT count(*) FROM lab.play_refunds)";
         let mut postgres = self.lab.database.connect().await;
         let rows = sqlx::query_scalar::<_, i64>(rows).fetch_one(&mut postgres);
         assert_eq!(rows.await.expect("a count"), 0);

@@ -198,7 +198,7 @@ impl Bench {
     /// This node's session with ZooKeeper.
     pub async fn zoo(&self) -> Result<Zoo> {
         let server = self.shared.servers.zookeeper().await?;
-        let mut cluster = server.cluster();
+        let mut cluster = server.server.cluster();
         self.shared.keep(server);
         let mut timeout = SESSION_TIMEOUT;
         if self.choice("session_loss") == "on" {
@@ -291,8 +291,8 @@ impl Bench {
     /// While the first holder waits here, the session that made its znode lapses.
     pub async fn lose_session(&self, znode: &str) -> Result {
         if self.choice("session_loss") == "on" && self.shared.losses.begin() {
-            let zookeeper = self.shared.servers.zookeeper().await?;
-            self.shared.losses.end_session(self.node, &zookeeper.cluster(), znode).await?;
+            let cluster = self.shared.servers.zookeeper().await?.server.cluster();
+            self.shared.losses.end_session(self.node, &cluster, znode).await?;
             self.note("the holder's session ended");
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Every strategy in words, as the API, the command and the report show it.
 
 use crate::strategy::{
-    Family, Harms, Language, Likelihood, OptionKind, OptionSpec, Promise, Scenario, Strategy, Words,
+    ArenaOptionKind, Family, Harms, Language, Likelihood, OptionSpec, Promise, Scenario, Strategy,
+    Words,
 };
 use crate::{marks::Excerpt, options::GENERAL, strategies::STRATEGIES};
 use serde::Serialize;
@@ -12,7 +13,7 @@ pub struct Strategies {
     /// In the order in which they are taught.
     pub strategies: Vec<StrategyBody>,
     /// The knobs that every strategy has.
-    pub options: Vec<OptionBody>,
+    pub options: Vec<ArenaOption>,
 }
 
 /// One way to sell a scarce thing. Texts are in the language that was asked for.
@@ -36,7 +37,7 @@ pub struct StrategyBody {
     needs: Vec<String>,
     available: Availability,
     /// Its own knobs.
-    options: Vec<OptionBody>,
+    options: Vec<ArenaOption>,
     /// Where a node can be made to crash (`crash_at`).
     crash_points: &'static [&'static str],
     demonstrations: Vec<DemonstrationBody>,
@@ -56,12 +57,11 @@ pub struct Availability {
 
 /// A knob: a whole number has `min` and `max`, a choice has `values`.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ArenaOption)]
-pub struct OptionBody {
+pub struct ArenaOption {
     name: &'static str,
     teaches: &'static str,
     #[serde(flatten)]
-    kind: OptionKind,
+    kind: ArenaOptionKind,
 }
 
 /// An arena and a storm that show something every time.
@@ -79,20 +79,16 @@ pub struct DemonstrationBody {
 impl Strategies {
     /// All; `lacking` says why one of them cannot run here.
     pub fn all(language: Language, lacking: impl Fn(&Strategy) -> Option<Words>) -> Self {
-        let each = STRATEGIES.iter();
+        let body = |strategy| StrategyBody::of(strategy, lacking(strategy), language);
+        let option = |option| ArenaOption::of(option, "options", language);
         Self {
-            strategies: each
-                .map(|strategy| StrategyBody::of(strategy, lacking(strategy), language))
-                .collect(),
-            options: GENERAL
-                .iter()
-                .map(|option| OptionBody::of(option, "options", language))
-                .collect(),
+            strategies: STRATEGIES.iter().map(body).collect(),
+            options: GENERAL.iter().map(option).collect(),
         }
     }
 }
 
-impl OptionBody {
+impl ArenaOption {
     pub fn of(option: &OptionSpec, id: &str, language: Language) -> Self {
         Self { name: option.name, teaches: option.teaches(id, language), kind: option.kind }
     }
@@ -107,6 +103,8 @@ impl StrategyBody {
             per_user_limit: 1,
             scenario: shown.scenario,
         });
+        let option = |own| ArenaOption::of(own, strategy.id, language);
+        let why = lacking.map(|why| why.say(language));
         Self {
             id: strategy.id,
             number: strategy.number,
@@ -120,15 +118,8 @@ impl StrategyBody {
             instead: strategy.says("Instead", language),
             promise: strategy.promise,
             needs: strategy.needs.iter().map(|need| need.name()).collect(),
-            available: Availability {
-                ok: lacking.is_none(),
-                why: lacking.map(|why| why.say(language)),
-            },
-            options: strategy
-                .options
-                .iter()
-                .map(|own| OptionBody::of(own, strategy.id, language))
-                .collect(),
+            available: Availability { ok: why.is_none(), why },
+            options: strategy.options.iter().map(option).collect(),
             crash_points: strategy.crash_points,
             demonstrations: demonstrations.collect(),
             code: strategy.purchase_code(),

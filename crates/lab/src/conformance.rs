@@ -1,8 +1,10 @@
 //! Whether a strategy keeps its promise: its scenarios under forced interleaving, and the
 //! contradictions in a verdict. For the tests and `lab grade`.
 
-use crate::strategy::{Demonstration, Harm, Likelihood, Promise, Scenario, Strategy};
-use crate::{STRATEGIES, lessons::timeline::Said, verdict::Verdict};
+use crate::strategy::{
+    Demonstration, Harm, Language, Likelihood, Promise, Scenario, Strategy, Words,
+};
+use crate::{STRATEGIES, lessons::timeline::Said, texts, verdict::Verdict};
 
 /// Strategies of which no particular node has to pass the crash point: only one node of a task
 /// queue is the consumer; any node's relay may take a message; all buyers of a node may lose to
@@ -16,8 +18,25 @@ const MAY_NOT_CRASH: [&str; 6] = [
     "transactional-message",
 ];
 
-fn said(en: impl Into<String>, zh: impl Into<String>) -> Said {
-    Said { en: en.into(), zh: zh.into() }
+/// An item of `texts/{en,zh}/grade.md`, about these words.
+fn about(key: &'static str, en: &str, zh: &str) -> Said {
+    let words = Words::of("grade", "Words", key);
+    Said { en: words.en.replace("{}", en), zh: words.zh.replace("{}", zh) }
+}
+
+/// About a number, or the name of a point.
+fn said(key: &'static str, of: impl ToString) -> Said {
+    let of = of.to_string();
+    about(key, &of, &of)
+}
+
+fn of_harm(key: &'static str, harm: Harm) -> Said {
+    if let Harm::Notes(note) = harm {
+        return said(key, note);
+    }
+    let name = format!("{harm:?}");
+    let text = |language| texts::of("grade", language)?.item("Harms", &name);
+    about(key, text(Language::En).unwrap_or(&name), text(Language::Zh).unwrap_or(&name))
 }
 
 pub struct Case {
@@ -48,16 +67,13 @@ fn waits(strategy: &Strategy, point: &str) -> &'static [(&'static str, &'static 
 pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
     let mut cases = Vec::new();
     for nodes in [1, 3] {
-        let on = |en: &str, zh: &str| {
-            said(format!("{en}{nodes} node(s)"), format!("{zh}{nodes} 个节点"))
-        };
         let plain = Scenario { nodes, ..Scenario::SMALL };
-        cases.push(Case { ordinary: true, ..Case::new(on("", ""), plain) });
+        cases.push(Case { ordinary: true, ..Case::new(said("case", nodes), plain) });
         let clicks = plain.stock(8).buyers(16).double_clicks();
-        cases.push(Case::new(on("second clicks, ", "连点两下，"), clicks));
+        cases.push(Case::new(said("clicks", nodes), clicks));
         let options: &[_] = &[("pause_ms", "60"), ("work_ms", "2")];
         let slow = Scenario { options, ..plain };
-        cases.push(Case::new(on("slow holder, ", "持有者很慢，"), slow));
+        cases.push(Case::new(said("slow", nodes), slow));
     }
     for point in strategy.crash_points {
         let crash = [("crash_node", "1"), ("crash_after", "1")];
@@ -69,12 +85,11 @@ pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
             ..Scenario::SMALL
         };
         let crashes = !MAY_NOT_CRASH.contains(&strategy.id);
-        let name = said(format!("crash at {point}"), format!("崩溃：{point}"));
-        cases.push(Case { crashes, ..Case::new(name, scenario) });
+        cases.push(Case { crashes, ..Case::new(said("crash", point), scenario) });
     }
     cases.extend(strategy.demonstrations.iter().map(|own| Case {
         shows: Some(own.shows),
-        ..Case::new(shown("demonstration of ", "演示", own.shows), own.scenario)
+        ..Case::new(of_harm("demonstration", own.shows), own.scenario)
     }));
     cases
 }
@@ -84,26 +99,9 @@ pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
 pub fn lonely_crashes(strategy: &'static Strategy) -> impl Iterator<Item = Case> {
     strategy.crash_points.iter().map(|point| {
         let options = vec![("crash_at", *point), ("restart_ms", "0")].leak();
-        let (en, zh) =
-            (format!("crash at {point}, one buyer at a time"), format!("崩溃：{point}，一次一人"));
         let scenario = Scenario::SMALL.concurrency(1).options(options);
-        Case { crashes: true, ..Case::new(said(en, zh), scenario) }
+        Case { crashes: true, ..Case::new(said("lonely-crash", point), scenario) }
     })
-}
-
-/// Both languages, with the name of the harm behind.
-fn shown(en: &str, zh: &str, harm: Harm) -> Said {
-    let chinese = match harm {
-        Harm::Oversells => "超卖",
-        Harm::Undersells => "少卖",
-        Harm::Duplicates => "重复卖",
-        Harm::Loses => "丢单",
-        Harm::Contends => "没抢到",
-        Harm::Fails => "出错",
-        Harm::Notes(note) => note,
-        Harm::Holds => "守住",
-    };
-    said(format!("{en}{harm:?}"), format!("{zh}：{chinese}"))
 }
 
 /// The ways in which this verdict contradicts the promise.
@@ -114,15 +112,14 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
     for (harm, likelihood) in promised.each() {
         let happened = verdict.shows(harm);
         if likelihood == Likelihood::Never && happened {
-            let zh = shown("", "没有声明，却出现", harm).zh;
-            found.push(said(format!("{harm:?}, which it does not declare"), zh));
+            found.push(of_harm("undeclared", harm));
         }
         if likelihood == Likelihood::Expected && case.ordinary && !happened {
-            found.push(shown("not seen: ", "没有出现", harm));
+            found.push(of_harm("unseen", harm));
         }
     }
     if let Some(harm) = case.shows.filter(|harm| !verdict.shows(*harm)) {
-        found.push(shown("the demonstration does not show ", "演示没有显示", harm));
+        found.push(of_harm("not-shown", harm));
     }
     // By its rows a failure harms nobody: a strategy that only failed would keep any promise.
     let failing = ["crash_at", "failing_orders", "redis_nodes_down"];
@@ -131,13 +128,13 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
     let could_be_sold = i64::from(scenario.stock.min(scenario.buyers));
     let must_sell = !may_fail && promised.undersells == Likelihood::Never;
     let crashed = verdict.shows(Harm::Notes("node crashed"));
-    for (is_wrong, en, zh) in [
-        (case.crashes && !crashed, "the node did not crash", "节点没有崩溃"),
-        (!may_fail && verdict.failed > 0, "purchases failed", "有购买出错"),
-        (must_sell && verdict.sold < could_be_sold, "fewer sold than could be", "卖得太少"),
-        (!verdict.quiet, "not quiet", "裁决时还有购买在途"),
+    for (is_wrong, what) in [
+        (case.crashes && !crashed, "no-crash"),
+        (!may_fail && verdict.failed > 0, "failed"),
+        (must_sell && verdict.sold < could_be_sold, "too-few"),
+        (!verdict.quiet, "not-quiet"),
     ] {
-        found.extend(is_wrong.then(|| said(en, zh)));
+        found.extend(is_wrong.then(|| said(what, "")));
     }
     found
 }
@@ -151,9 +148,7 @@ pub fn missing_demonstrations(strategy: &Strategy, promise: Promise) -> Vec<Said
             let shows =
                 |one: &Demonstration| one.shows == harm && (one.scenario.nodes == 1 || several);
             if likelihood == Likelihood::Possible && !strategy.demonstrations.iter().any(shows) {
-                let (en, zh) = if several { ("nodes", "多节点") } else { ("node", "单节点") };
-                let what = shown("no demonstration shows ", "没有演示", harm);
-                found.push(said(format!("{} ({en})", what.en), format!("{}（{zh}）", what.zh)));
+                found.push(of_harm(if several { "missing-on-nodes" } else { "missing" }, harm));
             }
         }
     }
@@ -163,15 +158,8 @@ pub fn missing_demonstrations(strategy: &Strategy, promise: Promise) -> Vec<Said
 /// A strategy of one's own that nothing disturbs has shown nothing.
 pub fn untried(strategy: &Strategy, interleaves: bool) -> Vec<Said> {
     let crashes = !strategy.crash_points.is_empty();
-    let tried = [
-        (crashes, "no crash was tried: it names no crash point", "没有试过崩溃：它没有崩溃点"),
-        (
-            interleaves,
-            "no purchase met another: it never calls interleave",
-            "没有两次购买相遇：它从不调用 interleave",
-        ),
-    ];
+    let tried = [(crashes, "no-crash-tried"), (interleaves, "nobody-met")];
     let is_taught = STRATEGIES.iter().any(|taught| taught.id == strategy.id);
-    let missing = tried.iter().filter(|(is_tried, ..)| !is_tried && !is_taught);
-    missing.map(|(_, en, zh)| said(*en, *zh)).collect()
+    let missing = tried.iter().filter(|(is_tried, _)| !is_tried && !is_taught);
+    missing.map(|(_, what)| said(what, "")).collect()
 }

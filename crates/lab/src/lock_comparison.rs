@@ -44,10 +44,9 @@ pub fn claims() -> impl Iterator<Item = Claim> {
 /// Every lock, four properties, and what they cost here. Texts are in the language that was asked
 /// for.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Locks)]
-pub struct LocksBody {
+pub struct Locks {
     pub locks: Vec<LockBody>,
-    pub properties: Vec<PropertyBody>,
+    pub properties: Vec<LockProperty>,
     /// What none of them gives.
     pub note_on_fencing: &'static str,
     /// How the costs were measured.
@@ -60,18 +59,17 @@ pub struct LockBody {
     pub id: &'static str,
     pub title: &'static str,
     /// By the id of the property.
-    pub properties: BTreeMap<&'static str, ClaimBody>,
+    pub properties: BTreeMap<&'static str, LockClaim>,
     /// Measured here; null where a server is missing that the lock needs.
-    pub round_trips: Option<TripsBody>,
+    pub round_trips: Option<LockRoundTrips>,
     /// Of an uncontended acquire and release together; null as above.
-    pub cost_us: Option<CostBody>,
+    pub cost_us: Option<LockCost>,
     pub use_when: &'static str,
     pub not_given: &'static str,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LockClaim)]
-pub struct ClaimBody {
+pub struct LockClaim {
     /// `yes`, `no` or `partly`.
     pub holds: &'static str,
     pub why: &'static str,
@@ -81,23 +79,20 @@ pub struct ClaimBody {
 
 /// Over all servers, as many as the lock talks to at once included.
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-#[schema(as = LockRoundTrips)]
-pub struct TripsBody {
+pub struct LockRoundTrips {
     pub acquire: u64,
     pub release: u64,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
-#[schema(as = LockCost)]
-pub struct CostBody {
+pub struct LockCost {
     pub p50: u64,
     pub p99: u64,
     pub samples: usize,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LockProperty)]
-pub struct PropertyBody {
+pub struct LockProperty {
     pub id: &'static str,
     pub title: &'static str,
     pub explanation: &'static str,
@@ -110,14 +105,14 @@ fn say(section: &str, key: &'static str, language: Language) -> &'static str {
 impl LockBody {
     fn new(id: &'static str, cost: Option<&Cost>, language: Language) -> Self {
         let claim = |Claim { property, holds, test, .. }| {
-            (property, ClaimBody { holds, why: say(id, property, language), test })
+            (property, LockClaim { holds, why: say(id, property, language), test })
         };
-        let trips = |cost: &Cost| TripsBody {
+        let trips = |cost: &Cost| LockRoundTrips {
             acquire: cost.acquire.total(),
             release: cost.release.total(),
         };
         let micros = |time: Duration| time.as_micros() as u64;
-        let times = |&Cost { p50, p99, samples, .. }: &Cost| CostBody {
+        let times = |&Cost { p50, p99, samples, .. }: &Cost| LockCost {
             p50: micros(p50),
             p99: micros(p99),
             samples,
@@ -138,7 +133,7 @@ impl Lab {
     /// The comparison. Costs are measured when somebody first asks, which takes some seconds, and
     /// kept if all of them are there: one that was too slow just now must not look as if its server
     /// were missing for ever.
-    pub async fn locks(&self, language: Language) -> Result<LocksBody> {
+    pub async fn locks(&self, language: Language) -> Result<Locks> {
         let mut kept = self.lock_costs.lock().await;
         let costs = match &*kept {
             Some(costs) => costs.clone(),
@@ -154,14 +149,14 @@ impl Lab {
         let properties =
             claims().map_while(|claim| (claim.lock == locks[0]).then_some(claim.property));
         let lock = |id| LockBody::new(id, costs.iter().find(|cost| cost.id == id), language);
-        let property = |id| PropertyBody {
+        let property = |id| LockProperty {
             id,
             title: say("Titles", id, language),
             explanation: say("Properties", id, language),
         };
         let text = |section| texts::of("locks", language).and_then(|text| text.section(section));
         let samples = costs.iter().map(|cost| cost.samples).min().unwrap_or(0).to_string();
-        Ok(LocksBody {
+        Ok(Locks {
             properties: properties.map(property).collect(),
             locks: locks.iter().copied().map(lock).collect(),
             note_on_fencing: text("Fencing").unwrap_or_default(),
@@ -186,7 +181,7 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool)> {
         Some(_) => None,
     };
     let zoo = zookeeper.as_ref();
-    let zoo = zoo.map(|server| Zoo::new(&server.cluster(), SESSION));
+    let zoo = zoo.map(|server| Zoo::new(&server.server.cluster(), SESSION));
     // One node and several are measured on servers of the same kind, where there are any.
     let redis = match nodes.first() {
         Some(node) => node.another_connection(),

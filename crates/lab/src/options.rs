@@ -1,6 +1,6 @@
 //! The knobs of an arena, and their ranges.
 
-use super::strategy::{OptionKind, OptionSpec, Strategy};
+use super::strategy::{ArenaOptionKind, OptionSpec, Strategy};
 use crate::error::{LabError, Result};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -31,12 +31,12 @@ pub const WAIT_MS: OptionSpec = whole("wait_ms", (5_000, 0, 20_000));
 /// A knob of one strategy only. `range`: default, least, most.
 pub const fn whole(name: &'static str, range: (i64, i64, i64)) -> OptionSpec {
     let (default, min, max) = range;
-    OptionSpec { name, kind: OptionKind::Whole { default, min, max } }
+    OptionSpec { name, kind: ArenaOptionKind::Whole { default, min, max } }
 }
 
 /// A knob of one strategy only. The first value is the default.
 pub const fn choice(name: &'static str, values: &'static [&'static str]) -> OptionSpec {
-    OptionSpec { name, kind: OptionKind::Choice { default: values[0], values } }
+    OptionSpec { name, kind: ArenaOptionKind::Choice { default: values[0], values } }
 }
 
 /// How many of the lock's Redis servers lose their data while the first buyer holds the lock.
@@ -75,11 +75,11 @@ impl Options {
             let bad = |why: String| LabError::invalid(format!("options.{shown}"), why);
             let read = match known.clone().find(|knob| knob.name == name).map(|knob| knob.kind) {
                 None => Err(format!("{owner} has no such option")),
-                Some(OptionKind::Whole { min, max, .. }) => read_whole(value, min, max),
-                Some(OptionKind::Choice { values, .. }) if name == "crash_at" => {
+                Some(ArenaOptionKind::Whole { min, max, .. }) => read_whole(value, min, max),
+                Some(ArenaOptionKind::Choice { values, .. }) if name == "crash_at" => {
                     read_choice(value, &[values, crash_points].concat())
                 }
-                Some(OptionKind::Choice { values, .. }) => read_choice(value, values),
+                Some(ArenaOptionKind::Choice { values, .. }) => read_choice(value, values),
             };
             options.insert(name.clone(), read.map_err(bad)?);
         }

@@ -21,6 +21,12 @@ pub const DOUBLE_CLICK: Scenario = Scenario::DOUBLE_CLICK;
 /// The first holder of a lock pauses until its lease is over.
 pub const PAUSED: &[(&str, &str)] = &[("lease_ms", "100"), ("pause_ms", "500")];
 
+/// Options of locks on several servers: how many forget, how many are down.
+pub const LOST: &str = "redis_node_loss";
+pub const DOWN: &str = "redis_nodes_down";
+/// No lease ends while a busy machine restarts servers.
+pub const LONG: (&str, &str) = ("lease_ms", "20000");
+
 /// The defaults of strategies under a lock that all nodes share.
 pub const LOCK_STRATEGY: Strategy = Strategy {
     family: Family::DistributedLock,

@@ -2,7 +2,7 @@
 //! template is `templates/report.html`.
 
 use crate::error::{LabError, Result};
-use crate::strategy::{Language, Likelihood, Strategy};
+use crate::strategy::{Language, Likelihood};
 use crate::templates::{self, Axis};
 use crate::{
     catalogue::StrategyBody, options::Options, service::Lab, storm::Storm, strategies,
@@ -10,6 +10,7 @@ use crate::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use std::collections::HashSet;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// The Content-Security-Policy that the page can live with: nothing but its own style.
@@ -82,6 +83,11 @@ pub fn render(runs: &[Run], about: &About, language: Language) -> Result<String,
     let most = |of: fn(&Verdict) -> f64, least| {
         runs.iter().map(|run| of(&run.verdict)).fold(least, f64::max)
     };
+    let mut ids: Vec<_> = runs.iter().map(|run| run.verdict.strategy).collect();
+    let mut seen = HashSet::new();
+    ids.retain(|id| seen.insert(*id));
+    let strategies = ids.into_iter().filter_map(strategies::find);
+    let strategies = strategies.map(|strategy| StrategyBody::of(strategy, None, language));
     let page = json!({
         "machine": about.machine,
         "made_at": about.made_at.replace_nanosecond(0).ok().and_then(|at| at.format(&Rfc3339).ok()),
@@ -89,9 +95,7 @@ pub fn render(runs: &[Run], about: &About, language: Language) -> Result<String,
         "storm": storm.filter(|_| runs.iter().all(|run| run.storm == storm)),
         "style": include_str!("../templates/report.css"),
         "runs": runs.iter().map(|run| RunBody::of(run, language)).collect::<Vec<_>>(),
-        "strategies": first_of_each(runs)
-            .map(|strategy| StrategyBody::of(strategy, None, language))
-            .collect::<Vec<_>>(),
+        "strategies": strategies.collect::<Vec<_>>(),
         "rates": Axis::around(rates),
         "latencies": Axis::around(latencies.flat_map(|latency| [latency.p50, latency.p99])),
         "most_sold": most(|verdict| verdict.sold as f64 / verdict.stock.max(1) as f64, 1.02),
@@ -141,22 +145,11 @@ impl<'a> RunBody<'a> {
     }
 }
 
-/// The strategies of these runs, each once, in order.
-fn first_of_each(runs: &[Run]) -> impl Iterator<Item = &'static Strategy> {
-    let mut ids: Vec<&str> = Vec::new();
-    for run in runs {
-        if !ids.contains(&run.verdict.strategy) {
-            ids.push(run.verdict.strategy);
-        }
-    }
-    ids.into_iter().filter_map(strategies::find)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        STRATEGIES,
+        STRATEGIES, Strategy,
         verdict::{Outcome, Percentiles, RoundTrips},
     };
     use std::collections::BTreeMap;

@@ -4,8 +4,12 @@
 use sqlx::{Connection, PgConnection, migrate::MigrateError, postgres::PgConnectOptions};
 use stores::migrations::migrator;
 
-const MIGRATIONS: &[(&str, &str)] =
-    stores::migrations!["0001_arenas", "0002_lessons", "0003_units_and_messages"];
+const MIGRATIONS: &[(&str, &str)] = stores::migrations![
+    "0001_arenas",
+    "0002_lessons",
+    "0003_units_and_messages",
+    "0004_paid_and_expired",
+];
 
 /// Brings the schema up to date. Several processes may do it at once: the migrator takes a lock.
 pub async fn migrate(postgres: &PgConnectOptions) -> Result<(), MigrateError> {

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, PgPool};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{collections::HashMap, ops::Deref, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::selling::{PurchaseError, Result};
@@ -94,16 +94,8 @@ pub struct OwnRedis {
 
 /// The ZooKeeper of the lab.
 pub struct OwnZooKeeper {
-    server: ZooKeeperServer,
+    pub server: ZooKeeperServer,
     _port: OwnPort,
-}
-
-impl Deref for OwnZooKeeper {
-    type Target = ZooKeeperServer;
-
-    fn deref(&self) -> &ZooKeeperServer {
-        &self.server
-    }
 }
 
 /// Removed after the server that uses it, or that did not start.
@@ -181,20 +173,15 @@ impl Servers {
 
     /// A place for one more node of the production path.
     pub fn production_node(&self) -> Result<OwnedSemaphorePermit> {
-        let free = self.production.clone().try_acquire_owned();
-        free.map_err(|_| {
-            let why = "this process runs as many nodes of lua-stream as it may; delete another \
-                       arena of it";
-            why.into()
-        })
+        let why = "this process runs as many nodes of lua-stream as it may; delete another arena \
+                   of it";
+        self.production.clone().try_acquire_owned().map_err(|_| why.into())
     }
 
     /// A pool of one node alone: what it keeps, nobody else waits for.
     pub fn own_pool(&self, connections: u32) -> Result<OwnPool> {
-        let places = self.own.clone().try_acquire_many_owned(connections);
-        let places = places.map_err(
-            |_| "the nodes of this process keep as many connections to themselves as they may",
-        )?;
+        let why = "the nodes of this process keep as many connections to themselves as they may";
+        let places = self.own.clone().try_acquire_many_owned(connections).map_err(|_| why)?;
         Ok(OwnPool { pool: pool(&self.postgres.connect_options(), connections), _places: places })
     }
 
@@ -253,26 +240,15 @@ impl Servers {
 
     /// Why a strategy with this need cannot run here; `None` if it can.
     pub fn lacks(&self, need: Need) -> Option<Words> {
-        match need {
-            Need::RedisNodes(_) if self.data_dir.is_some() => None,
-            Need::RedisNodes(_) => Some(Words::new(
-                "More independent Redis servers are needed; run embedded (without DATABASE_URL and \
-                 REDIS_URL) to have them started.",
-                "需要多台互相独立的 Redis；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它们。",
-            )),
-            Need::ZooKeeper if self.data_dir.is_none() => Some(Words::new(
-                "A ZooKeeper server is needed; run embedded (without DATABASE_URL and REDIS_URL) \
-                 to have one started.",
-                "需要一台 ZooKeeper；以内嵌方式运行（不设置 DATABASE_URL 和 REDIS_URL）会自动启动它。",
-            )),
-            Need::ZooKeeper if !cfg!(feature = "zookeeper") => Some(NO_CLIENT),
-            Need::ZooKeeper if ZooKeeperServer::is_installed() => None,
-            Need::ZooKeeper => Some(Words::new(
-                "ZooKeeper is missing; install it: apt-get install libzookeeper-java \
-                 default-jre-headless",
-                "缺少 ZooKeeper，安装命令：apt-get install libzookeeper-java default-jre-headless",
-            )),
-        }
+        let why = match need {
+            Need::RedisNodes(_) if self.data_dir.is_some() => return None,
+            Need::RedisNodes(_) => "redis-nodes",
+            Need::ZooKeeper if self.data_dir.is_none() => "zookeeper",
+            Need::ZooKeeper if !cfg!(feature = "zookeeper") => "client",
+            Need::ZooKeeper if ZooKeeperServer::is_installed() => return None,
+            Need::ZooKeeper => "package",
+        };
+        Some(Words::of("servers", "Missing", why))
     }
 
     /// Removes all keys of an arena. The keys of a large Redis are walked in small steps.
@@ -302,12 +278,6 @@ impl Servers {
         self.zookeeper.0.lock().await.clear();
     }
 }
-
-/// Why nothing that needs ZooKeeper can run.
-const NO_CLIENT: Words = Words::new(
-    "This program was built without ZooKeeper's client: cargo build --features zookeeper.",
-    "这个程序编译时没有包含 ZooKeeper 客户端：cargo build --features zookeeper。",
-);
 
 async fn start_redis(folder: &Path, flags: &[String]) -> Result<RedisServer, EmbeddedError> {
     let mut settings = RedisSettings::without_persistence();

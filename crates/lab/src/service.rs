@@ -4,7 +4,7 @@ use crate::arena::{self, Arena};
 use crate::definition::{Definition, Wanted};
 use crate::error::{LabError, Result, within};
 use crate::judgement::{self, Judgement, Judgements};
-use crate::strategy::{self, Language, Strategy};
+use crate::strategy::{Language, Need, Strategy, Words};
 use crate::{
     lessons, limits::*, options::Options, real_shop, servers::Servers, storm::Storm, strategies,
     verdict,
@@ -61,7 +61,7 @@ impl Lab {
     }
 
     /// Why this strategy cannot run here; `None` if it can.
-    pub fn lacks(&self, strategy: &Strategy) -> Option<strategy::Words> {
+    pub fn lacks(&self, strategy: &Strategy) -> Option<Words> {
         let mut needs = strategy.needs.iter();
         needs.find_map(|need| self.servers.lacks(*need))
     }
@@ -75,26 +75,19 @@ impl Lab {
     pub async fn create_for(&self, by: Option<Address>, wanted: Wanted) -> Result<Arc<Arena>> {
         let unknown = || LabError::invalid("strategy", "there is no strategy of this name");
         let strategy = strategies::find(&wanted.strategy).ok_or_else(unknown)?;
+        let limit = wanted.per_user_limit.unwrap_or(1);
         let definition = Definition {
             id: Uuid::new_v4().simple().to_string(),
             strategy,
             stock: within("stock", wanted.stock, MOST_STOCK)?,
             nodes: within("nodes", wanted.nodes.unwrap_or(1), MOST_NODES)?,
-            per_user_limit: within(
-                "per_user_limit",
-                wanted.per_user_limit.unwrap_or(1),
-                MOST_PER_USER,
-            )?,
+            per_user_limit: within("per_user_limit", limit, MOST_PER_USER)?,
             options: Options::read(strategy, &wanted.all_options())?,
             expires_at: OffsetDateTime::now_utc() + LONGEST_LIFE,
         };
-        let private_redis = strategy::Need::RedisNodes(1);
-        let lacks = self.lacks(strategy).or_else(|| {
-            (definition.options.whole("redis_node_loss") > 0)
-                .then(|| self.servers.lacks(private_redis))
-                .flatten()
-        });
-        if let Some(why) = lacks {
+        let loses_redis = definition.options.whole("redis_node_loss") > 0;
+        let own_redis = || self.servers.lacks(Need::RedisNodes(1)).filter(|_| loses_redis);
+        if let Some(why) = self.lacks(strategy).or_else(own_redis) {
             return Err(LabError::StrategyUnavailable(why));
         }
         let share = self.arenas.take(by).map_err(|_| LabError::TooManyArenasOfAddress)?;
@@ -193,12 +186,9 @@ impl Lab {
         // The row goes last: as long as it is there, what belongs to it is found.
         let upkeep = &self.servers.upkeep;
         real_shop::drop_schema(upkeep, id).await?;
-        for table in [
-            "DELETE FROM lab.locks WHERE starts_with(name, $1)",
-            "DELETE FROM lab.fenced WHERE starts_with(name, $1)",
-        ] {
-            run(upkeep, table, (self.servers.prefix_of(id),)).await?;
-        }
+        let named = "WITH locks AS (DELETE FROM lab.locks WHERE starts_with(name, $1))
+                     DELETE FROM lab.fenced WHERE starts_with(name, $1)";
+        run(upkeep, named, (self.servers.prefix_of(id),)).await?;
         self.servers.sweep(id).await?;
         let deleted = run(upkeep, "DELETE FROM lab.arenas WHERE id = $1", (id,)).await?;
         // Somebody may just have opened it again.

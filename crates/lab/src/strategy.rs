@@ -115,7 +115,7 @@ impl Need {
 #[derive(Debug, Clone, Copy)]
 pub struct OptionSpec {
     pub name: &'static str,
-    pub kind: OptionKind,
+    pub kind: ArenaOptionKind,
 }
 
 impl OptionSpec {
@@ -128,13 +128,12 @@ impl OptionSpec {
 
 #[derive(Debug, Clone, Copy, Serialize, ToSchema)]
 #[serde(untagged)]
-#[schema(as = ArenaOptionKind)]
-pub enum OptionKind {
+pub enum ArenaOptionKind {
     Whole { default: i64, min: i64, max: i64 },
     Choice { default: &'static str, values: &'static [&'static str] },
 }
 
-impl OptionKind {
+impl ArenaOptionKind {
     pub fn default(&self) -> Value {
         match self {
             Self::Whole { default, .. } => (*default).into(),

@@ -28,10 +28,8 @@ fn environment(language: Language) -> Environment<'static> {
             tracing::error!(%error, name, "a template is wrong");
         }
     }
-    environment.add_function("say", move |en: Value, zh: Value| match language {
-        Language::En => en,
-        Language::Zh => zh,
-    });
+    let is_english = language == Language::En;
+    environment.add_function("say", move |en: Value, zh: Value| if is_english { en } else { zh });
     environment.add_function("place", |axis: Serde<Axis>, value: f64| axis.0.place(value));
     environment.add_filter("wrapped", |text: String, room: usize| wrapped(&text, room));
     environment.add_filter("pieces", |line: String, room: usize| pieces(&line, room));

@@ -17,7 +17,8 @@
 //! (keys: their ids), Options and Marks (keys: 1, 2, … in the order of the source). A lesson has
 //! Failure, How it is forced, Cure, Source, Options, Acts, Steps, Endings, Marks, and Cast where a
 //! name is its own. What several share stands in `options.md` and, under the name of the lock, in
-//! `locks.md`; `why.md` is what a link to /lab/why shows where it is shared.
+//! `locks.md`; `servers.md` names what is missing, `grade.md` what a conformance case is and what
+//! breaks in it, and `why.md` is what a link to /lab/why shows where it is shared.
 
 use rust_embed::Embed;
 use std::{collections::HashMap, sync::LazyLock};
@@ -35,11 +36,15 @@ impl Words {
         Self { en, zh }
     }
 
+    /// An item of a text.
+    pub fn of(id: &str, section: &str, key: &'static str) -> Self {
+        let [en, zh] =
+            [Language::En, Language::Zh].map(|language| item(id, section, key, language));
+        Self { en, zh }
+    }
+
     pub fn say(self, language: Language) -> &'static str {
-        match language {
-            Language::En => self.en,
-            Language::Zh => self.zh,
-        }
+        [self.en, self.zh][language as usize]
     }
 }
 

@@ -78,7 +78,7 @@ function showLease() {
 function showHolders({ believers, overlap }) {
   const box = $('#holders');
   box.className = overlap ? 'holders overlap' : 'holders';
-  text($('#holders-title'), overlap ? t('lesson.two', { names: listed(believers) }) : believers.length ? t('lesson.believes') : t('lesson.nobody'));
+  text($('#holders-title'), overlap ? t('lesson.two', { names: listed(believers) }) : believers.length ? t('lesson.believes') : line.events.some((event) => event.believers?.length) ? t('lesson.nobody') : '');
   $('#holders-list').replaceChildren(...(overlap ? [] : believers.map((id) => h('li', { class: paint(id) }, nameOf(id)))));
   $('#which-line').hidden = $('#marks-box').hidden;
 }

@@ -85,7 +85,7 @@ export function meaning(event, nameOf, t) {
   const state = event.key_state ?? {}, stock = state['phones in stock']?.value, orders = state.orders?.value;
   if (/^SELECT stock/i.test(command) && stock != null && /row/.test(reply)) return t('lesson.means.stock', { n: stock });
   if (/^(?:WITH|UPDATE|INSERT)\b/i.test(command)) {
-    if (/^0 row/.test(reply)) return t('lesson.means.refused');
+    if (/^(?:0|no) row/.test(reply)) return t('lesson.means.refused');
     if (/row/.test(reply) && stock != null) return t('lesson.means.wrote', { stock, orders: orders ?? '–' });
   }
   const [, name] = /^(?:SET|SETNX) (\S+)/.exec(command) ?? [], owner = name && (state[name] ?? state[`${event.to} ${name}`])?.owner;

@@ -40,7 +40,7 @@ async fn the_line_of_every_mark_runs_in_its_act() {
 async fn an_option_that_takes_the_cause_away_takes_the_failure_away() {
     let theatre = TestTheatre::open("cause:").await;
     // Lesson, options, the acts that are still broken.
-    let cases: [(_, _, &str); 15] = [
+    let cases: [(_, _, &str); 16] = [
         ("b01", json!({"lease_ms": 1_000, "crash": "after"}), ""),
         ("b02", json!({"pause_ms": 1_000, "skew_ms": 1_000}), ""),
         ("b02", json!({"skew_ms": 0}), "del-and-setnx overwritten"),
@@ -64,6 +64,7 @@ async fn an_option_that_takes_the_cause_away_takes_the_failure_away() {
         ),
         ("b11", json!({"session_ms": 4_000, "pause_ms": 0, "reply": "arrives"}), ""),
         ("b12", json!({"commit": "at-once"}), ""),
+        ("b13", json!({"webhook": "in-time"}), ""),
     ];
     for (id, options, broken) in cases {
         if can_be_played(lesson(id)).await {

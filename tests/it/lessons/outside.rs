@@ -15,7 +15,7 @@ async fn lessons_are_listed_and_played() {
     let app = with_lab().await;
     let list = app.get(LESSONS).await.must_be(200);
     let lessons = list.body["lessons"].as_array().expect("a list");
-    assert_eq!(lessons.len(), 12);
+    assert_eq!(lessons.len(), 13);
     for lesson in lessons {
         for member in ["id", "title", "failure", "forced_how", "cure", "source"] {
             assert_ne!(lesson[member].as_str().unwrap_or_default(), "", "{member}: {lesson:#}");
@@ -101,7 +101,7 @@ async fn bad_requests_and_those_of_a_crowd_are_refused_clearly() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_list_play_and_refuse() {
     let home = Home::new();
-    for (words, part) in [("lesson list", "b01"), ("lesson list", "b12"), ("lab ids", "INCR")] {
+    for (words, part) in [("lesson list", "b01"), ("lesson list", "b13"), ("lab ids", "INCR")] {
         let ended = home.run(words).await;
         assert!(ended.assert_done().stdout.contains(part), "{words}: {ended:?}");
     }

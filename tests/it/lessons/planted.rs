@@ -46,19 +46,24 @@ async fn a_cure_without_its_check_is_broken() {
     }
 }
 
-/// The row forgets which fencing token it has seen.
+/// The row forgets which fencing token it has seen, the provider which refund was asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fencing_that_forgets_is_broken() {
+async fn rows_that_forget_are_broken() {
     const FORGET: &str = "
-        CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS
+        CREATE FUNCTION lab.forget() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN NEW.newest := 0; RETURN NEW; END $$;
         CREATE TRIGGER planted BEFORE INSERT OR UPDATE ON lab.fenced FOR EACH ROW
-            EXECUTE FUNCTION planted()";
+            EXECUTE FUNCTION lab.forget();
+        CREATE FUNCTION lab.forget_key() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN NEW.key := NULL; RETURN NEW; END $$;
+        CREATE TRIGGER planted BEFORE INSERT ON lab.play_refunds FOR EACH ROW
+            EXECUTE FUNCTION lab.forget_key()";
     let theatre = TestTheatre::open("forgets:").await;
     let mut postgres = theatre.lab.database.connect().await;
     sqlx::raw_sql(FORGET).execute(&mut postgres).await.expect("a trigger");
     drop(postgres);
     assert_lost(&theatre.play(lesson("b04"), calm("b04")).await, "fencing");
+    assert_lost(&theatre.play(lesson("b13"), calm("b13")).await, "refund-once");
     theatre.close().await;
 }
 

@@ -2,7 +2,7 @@
 
 use super::grade::{self, Grade};
 use super::{CommandError, OpenLab, Output, export, in_json, new, option, progress, refused};
-use crate::catalogue::{OptionBody, StrategyBody, in_words};
+use crate::catalogue::{ArenaOption, StrategyBody, in_words};
 use crate::limits::{MOST_NODES, MOST_PER_USER, MOST_STOCK};
 use crate::options::{GENERAL, Options};
 use crate::strategies::{self, STRATEGIES};
@@ -192,7 +192,7 @@ fn list(only: Option<&'static Strategy>, output: &Output) -> Result<String, Comm
     let promised = chosen.map(|Strategy { promise, .. }| {
         [promise.one_node, promise.across_nodes].map(|harms| in_words(&harms, language))
     });
-    let general = |option| OptionBody::of(option, only.map_or("", |only| only.id), language);
+    let general = |option| ArenaOption::of(option, only.map_or("", |only| only.id), language);
     let about = json!({
         "strategies": all,
         "promised": promised.collect::<Vec<_>>(),

@@ -101,8 +101,7 @@ enum OutcomeName {
 }
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = PurchaseAnswer)]
-pub struct AnswerBody {
+pub struct PurchaseAnswer {
     outcome: OutcomeName,
     /// With `sold`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +116,7 @@ pub struct AnswerBody {
 #[utoipa::path(
     post, path = "/api/v1/lab/arenas/{id}/orders", tag = "lab", operation_id = "buy_in_arena",
     params(("id" = String, Path, description = "The arena")), request_body = Purchase,
-    responses((status = 200, description = "How it ended", body = AnswerBody), BuyRefusals),
+    responses((status = 200, description = "How it ended", body = PurchaseAnswer), BuyRefusals),
 )]
 pub async fn purchase(
     TheLab(lab): TheLab,
@@ -146,7 +145,7 @@ pub async fn purchase(
         Ok(Outcome::Contended) => (OutcomeName::Contended, None, None),
         Err(why) => (OutcomeName::Failed, None, Some(why)),
     };
-    let body = AnswerBody { outcome, order_id, waited_ms: millis(answer.waited), why };
+    let body = PurchaseAnswer { outcome, order_id, waited_ms: millis(answer.waited), why };
     body::json(StatusCode::OK, &body)
 }
 

@@ -2,7 +2,7 @@
 
 use super::error::{LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem, RETRY_PLAY};
 use super::extract::{TheLab, Visitor};
-use crate::lessons::timeline::{CastBody, EventBody, Moment, PlayBody};
+use crate::lessons::timeline::{Moment, Play, PlayCast, PlayEvent};
 use crate::lessons::{self, error::LessonError, lesson::Lesson};
 use crate::{error::LabError, order_numbers::IdsBody, strategy::Language};
 use axum::http::{HeaderMap, StatusCode, header::ACCEPT};
@@ -31,7 +31,7 @@ refusals!(PlayRefusals:
     get, path = "/api/v1/lab/lessons", tag = "lab", operation_id = "list_lessons",
     params(LanguageParams),
     responses((status = 200, description = "In the order in which they are taught", body =
-        lessons::LessonsBody), ListRefusals),
+        lessons::Lessons), ListRefusals),
 )]
 pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
     body::json(StatusCode::OK, &lessons::list(Some(&lab.theatre), language))
@@ -71,7 +71,7 @@ impl Named for LessonId {
     post, path = "/api/v1/lab/lessons/{id}/play", tag = "lab", operation_id = "play_lesson",
     params(("id" = String, Path, description = "The lesson", example = "b03"), LanguageParams),
     request_body = Option<PlayRequest>,
-    responses((status = 200, description = "The timeline", body = PlayBody), PlayRefusals),
+    responses((status = 200, description = "The timeline", body = Play), PlayRefusals),
 )]
 pub async fn play(
     TheLab(lab): TheLab,
@@ -116,10 +116,10 @@ fn follow(
     language: Language,
 ) -> impl Stream<Item = Event> + Send {
     told(move |tell| async move {
-        tell.send(event("cast", &CastBody::new(lesson, language))).await?;
+        tell.send(event("cast", &PlayCast::new(lesson, language))).await?;
         while let Some(moment) = moments.recv().await {
             let event = match moment {
-                Moment::Step(step) => event("step", &EventBody::new(&step, lesson, language)),
+                Moment::Step(step) => event("step", &PlayEvent::new(&step, lesson, language)),
                 Moment::Again => event("again", &json!({})),
             };
             tell.send(event).await?;

@@ -1,7 +1,7 @@
 //! Strategies, and all locks side by side.
 
 use super::{error::Problem, extract::TheLab};
-use crate::{catalogue::Strategies, lock_comparison::LocksBody};
+use crate::{catalogue::Strategies, lock_comparison::Locks};
 use axum::{http::StatusCode, response::Response};
 use std::time::Duration;
 use web::language::{LanguageParams, Spoken};
@@ -28,7 +28,7 @@ pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Respo
 #[utoipa::path(
     get, path = "/api/v1/lab/locks", tag = "lab", operation_id = "compare_locks",
     params(LanguageParams),
-    responses((status = 200, description = "Every lock", body = LocksBody), ListRefusals),
+    responses((status = 200, description = "Every lock", body = Locks), ListRefusals),
 )]
 pub async fn locks(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
     let compared = lab.locks(language).await.map_err(|error| {

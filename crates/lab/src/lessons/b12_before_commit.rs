@@ -11,14 +11,7 @@ pub async fn play(stage: Stage) -> Result {
 }
 
 async fn unlock_commit(stage: &Stage) -> Result {
-    let [alice, bob] = stage.act("unlock-commit", ["alice", "bob"]).await?;
-    stage.show_shop();
-    let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
-    let mut sale =
-        alice.does(unlock_then_commit(alice.sql(), stage.shop().play.clone(), "alice", hers));
-    for step in ["begin", "read-stock", "sell"] {
-        sale.next(step).await?;
-    }
+    let (alice, bob, mut sale) = alice_sells(stage, "unlock-commit", unlock_then_commit).await?;
     alice.stops_believing();
     sale.next("unlock").await?;
     alice.stands().await?;
@@ -30,14 +23,7 @@ async fn unlock_commit(stage: &Stage) -> Result {
 }
 
 async fn commit_unlock(stage: &Stage) -> Result {
-    let [alice, bob] = stage.act("commit-unlock", ["alice", "bob"]).await?;
-    stage.show_shop();
-    let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
-    let mut sale =
-        alice.does(commit_then_unlock(alice.sql(), stage.shop().play.clone(), "alice", hers));
-    for step in ["begin", "read-stock", "sell"] {
-        sale.next(step).await?;
-    }
+    let (alice, bob, mut sale) = alice_sells(stage, "commit-unlock", commit_then_unlock).await?;
     let his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
     drop(his);
     sale.next("commit").await?;
@@ -46,12 +32,27 @@ async fn commit_unlock(stage: &Stage) -> Result {
     bob_buys(stage, &bob, None).await
 }
 
-/// Bob takes the lock and buys; Alice's commit, if it is still to come, comes after his look.
-async fn bob_buys(
+type Sold = Result<bool, LockError>;
+type Held = <TokenLock as Lock>::Guard;
+
+/// Alice has the lock, and has written what is not committed yet.
+async fn alice_sells<F: Future<Output = Sold> + Send + 'static>(
     stage: &Stage,
-    bob: &Client,
-    sale: Option<Doing<Result<bool, LockError>>>,
-) -> Result {
+    act: &str,
+    sells: impl FnOnce(Sql, String, &'static str, Held) -> F,
+) -> Result<(Client, Client, Doing<Sold>)> {
+    let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
+    stage.show_shop();
+    let hers = alice.takes(&TokenLock::new(alice.line()?, LONG), "acquire").await?;
+    let mut sale = alice.does(sells(alice.sql(), stage.shop().play.clone(), "alice", hers));
+    for step in ["begin", "read-stock", "sell"] {
+        sale.next(step).await?;
+    }
+    Ok((alice, bob, sale))
+}
+
+/// Bob takes the lock and buys; Alice's commit, if it is still to come, comes after his look.
+async fn bob_buys(stage: &Stage, bob: &Client, sale: Option<Doing<Sold>>) -> Result {
     let his = bob.takes(&TokenLock::new(bob.line()?, LONG), "take").await?;
     let mut buying = bob.does(commit_then_unlock(bob.sql(), stage.shop().play.clone(), "bob", his));
     buying.next("begin").await?;
@@ -71,32 +72,22 @@ async fn bob_buys(
 }
 
 /// The failing variant.
-async fn unlock_then_commit<G: Guard>(
-    sql: Sql,
-    play: String,
-    buyer: &'static str,
-    guard: G,
-) -> Result<bool, LockError> {
+async fn unlock_then_commit(sql: Sql, play: String, buyer: &'static str, lock: Held) -> Sold {
     let mut transaction = sql.begin().await?;
     let sold = sells(&mut transaction, &play, buyer).await?;
     //= FLAW From here on others read the stock as it was before this transaction.
-    let _ = guard.release().await?;
+    let _ = lock.release().await?;
     transaction.commit().await?;
     Ok(sold)
 }
 
 /// The cure: the same with two lines exchanged.
-async fn commit_then_unlock<G: Guard>(
-    sql: Sql,
-    play: String,
-    buyer: &'static str,
-    guard: G,
-) -> Result<bool, LockError> {
+async fn commit_then_unlock(sql: Sql, play: String, buyer: &'static str, lock: Held) -> Sold {
     let mut transaction = sql.begin().await?;
     let sold = sells(&mut transaction, &play, buyer).await?;
     //= CURE Whoever gets the lock next reads what was written.
     transaction.commit().await?;
-    let _ = guard.release().await?;
+    let _ = lock.release().await?;
     Ok(sold)
 }
 
@@ -121,7 +112,7 @@ pub const LESSON: Lesson = Lesson {
     options: &[choice("commit", &["late", "at-once"])],
     cast: &[ALICE, BOB, REDIS, SHOP],
     acts: &[
-        failure("unlock-commit", &[mark(file!(), "guard.release()")]),
+        failure("unlock-commit", &[mark(file!(), "lock.release()")]),
         cure("commit-unlock", &[mark(file!(), "transaction.commit()")]),
     ],
 };

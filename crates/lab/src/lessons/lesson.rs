@@ -16,6 +16,7 @@ pub const REDIS_NODE: &str = "redis";
 pub const NODES: [&str; 3] = ["redis-1", "redis-2", "redis-3"];
 
 /// One lesson: a failure, how it is forced, its cure.
+#[derive(Debug)]
 pub struct Lesson {
     pub number: u8,
     pub id: &'static str,
@@ -23,12 +24,6 @@ pub struct Lesson {
     pub options: &'static [OptionSpec],
     pub cast: &'static [Actor],
     pub acts: &'static [Act],
-}
-
-impl std::fmt::Debug for Lesson {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.id)
-    }
 }
 
 impl Lesson {

@@ -1,4 +1,5 @@
-//! The lock theatre: twelve ways a distributed lock fails, step by step, each with its cure.
+//! The lock theatre: twelve ways a distributed lock fails, and a payment, step by step, each with
+//! its cure.
 //!
 //! | file | what |
 //! |---|---|
@@ -10,10 +11,10 @@
 //! | [`waiting`] | how long anything may take that should happen at once |
 //! | [`pauses`] | whether this process stood still: the only excuse for playing again |
 //! | [`recorded`] | a play from a file, where a server is missing |
-//! | [`shop`] | what the lock protects |
+//! | [`shop`] | what the lock protects, and what an order is paid with |
 //! | `proxy` | a wire between a client and a server that can be cut |
 //! | [`terminal`] | the same timeline as text |
-//! | `b01` … `b12` | the lessons, one file each, in one shape |
+//! | `b01` … `b13` | the lessons, one file each, in one shape |
 //!
 //! A lesson drives the locks of [`locks`] as they are. Where the failure is of a kind that no sane
 //! library has, the failing variant stands in the lesson's own file. Its verdicts come from what
@@ -45,13 +46,14 @@ mod b09_failover;
 mod b10_redlock;
 mod b11_zookeeper;
 mod b12_before_commit;
+mod b13_paid_and_expired;
 mod prelude;
 mod words;
 mod zoo;
 
 use super::strategy::{Language, Words};
 use super::{
-    catalogue::OptionBody, error::LabError, limits::MOST_PLAYS, options::Options,
+    catalogue::ArenaOption, error::LabError, limits::MOST_PLAYS, options::Options,
     order_numbers::IdsBody, servers::Servers,
 };
 use error::{LessonError, Result};
@@ -69,6 +71,12 @@ macro_rules! lessons {
         /// All lessons, by number.
         pub static LESSONS: &[Lesson] = &[$($file::LESSON),*];
 
+        /// File and text of each.
+        const SOURCES: &[(&str, &str)] = &[$((
+            concat!("crates/lab/src/lessons/", stringify!($file), ".rs"),
+            include_str!(concat!(stringify!($file), ".rs")),
+        )),*];
+
         async fn perform(lesson: &Lesson, stage: Stage) -> Result {
             $(if lesson.id == $file::LESSON.id {
                 return $file::play(stage).await;
@@ -81,7 +89,7 @@ macro_rules! lessons {
 lessons! {
     b01_crash_between, b02_expired_stamp, b03_foreign_delete, b04_lease_over, b05_counted_twice,
     b06_watchdog, b07_lost_wakeup, b08_foreign_unlock, b09_failover, b10_redlock, b11_zookeeper,
-    b12_before_commit
+    b12_before_commit, b13_paid_and_expired
 }
 
 pub fn find(id: &str) -> Option<&'static Lesson> {
@@ -200,8 +208,7 @@ async fn play(
 // --- the list
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Lessons)]
-pub struct LessonsBody {
+pub struct Lessons {
     pub lessons: Vec<LessonBody>,
 }
 
@@ -218,23 +225,21 @@ pub struct LessonBody {
     pub forced_how: &'static str,
     pub cure: &'static str,
     pub source: &'static str,
-    pub options: Vec<OptionBody>,
-    pub acts: Vec<LessonActBody>,
-    pub available: LessonAvailableBody,
+    pub options: Vec<ArenaOption>,
+    pub acts: Vec<LessonAct>,
+    pub available: LessonAvailable,
 }
 
 /// An act; the lines that decide it come with a play.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LessonAct)]
-pub struct LessonActBody {
+pub struct LessonAct {
     pub id: &'static str,
     pub title: &'static str,
     pub kind: Kind,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = LessonAvailable)]
-pub struct LessonAvailableBody {
+pub struct LessonAvailable {
     pub ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<&'static str>,
@@ -243,15 +248,15 @@ pub struct LessonAvailableBody {
 }
 
 /// All lessons; what `theatre` cannot play says why.
-pub fn list(theatre: Option<&Theatre>, language: Language) -> LessonsBody {
+pub fn list(theatre: Option<&Theatre>, language: Language) -> Lessons {
     let lacks = |lesson| theatre.and_then(|theatre| theatre.lacks(lesson));
     let lessons = LESSONS.iter().map(|lesson| LessonBody::of(lesson, lacks(lesson), language));
-    LessonsBody { lessons: lessons.collect() }
+    Lessons { lessons: lessons.collect() }
 }
 
 impl LessonBody {
     fn of(lesson: &'static Lesson, lacks: Option<Words>, language: Language) -> Self {
-        let act = |act: &Act| LessonActBody {
+        let act = |act: &Act| LessonAct {
             id: act.id,
             title: act.words(lesson, language).0,
             kind: act.kind,
@@ -266,9 +271,9 @@ impl LessonBody {
             forced_how: lesson.section("How it is forced", language),
             cure: lesson.section("Cure", language),
             source: lesson.section("Source", language),
-            options: options.map(|knob| OptionBody::of(knob, lesson.id, language)).collect(),
+            options: options.map(|knob| ArenaOption::of(knob, lesson.id, language)).collect(),
             acts: lesson.acts.iter().map(act).collect(),
-            available: LessonAvailableBody {
+            available: LessonAvailable {
                 ok: lacks.is_none(),
                 why: lacks.map(|why| why.say(language)),
                 recorded: recorded::has(lesson),

@@ -2,7 +2,7 @@
 
 use crate::loopback::OwnPort;
 use std::{io, net::SocketAddr};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -69,16 +69,10 @@ impl Proxy {
     }
 }
 
-/// Until the wire is so, or the proxy has gone.
-async fn until(wire: &mut watch::Receiver<Wire>, is_so: impl FnMut(&Wire) -> bool) {
-    // The guard that `wait_for` answers with must not live across an await.
-    drop(wire.wait_for(is_so).await);
-}
-
 /// One connection, until either side ends it or the wire is mended.
 async fn pass(client: TcpStream, to: String, mut wire: watch::Receiver<Wire>) {
     let Wire { fault, cuts } = *wire.borrow_and_update();
-    let silent = wire.clone();
+    let seen = wire.clone();
     let carried = async {
         if fault == Fault::Silence {
             return std::future::pending().await;
@@ -86,40 +80,31 @@ async fn pass(client: TcpStream, to: String, mut wire: watch::Receiver<Wire>) {
         let Ok(server) = TcpStream::connect(to).await else {
             return;
         };
-        let (mut from_client, to_client) = client.into_split();
-        let (from_server, mut to_server) = server.into_split();
-        let mut heard = silent.clone();
-        let requests = async {
-            tokio::select! {
-                _ = copy(&mut from_client, &mut to_server) => {}
-                // The half that is not read any more stays open.
-                () = until(&mut heard, |wire| wire.fault ==
-                    Fault::Silence) => std::future::pending().await,
-            }
-        };
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        // What was swallowed stays swallowed: a wire that was mended meanwhile is another one.
+        let is = |fault| *seen.borrow() == Wire { fault, cuts };
         tokio::select! {
-            () = requests => {}
-            _ = replies(from_server, to_client, &silent, cuts) => {}
+            _ = carry(from_client, to_server, || is(Fault::None) || is(Fault::OneWay)) => {}
+            _ = carry(from_server, to_client, || is(Fault::None)) => {}
         }
     };
     tokio::select! {
         () = carried => {}
-        () = until(&mut wire, |wire| wire.cuts != cuts) => {}
+        // Or the proxy has gone. The guard must not live across an await.
+        () = async { drop(wire.wait_for(|wire| wire.cuts != cuts).await) } => {}
     }
 }
 
-async fn replies(
+async fn carry(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    wire: &watch::Receiver<Wire>,
-    cuts: u64,
+    passes: impl Fn() -> bool,
 ) -> io::Result<()> {
     let mut piece = vec![0; 16 * 1024];
     loop {
         let length = from.read(&mut piece).await?;
-        // What was swallowed stays swallowed: a wire that was mended meanwhile is another one.
-        let passes = *wire.borrow() == (Wire { fault: Fault::None, cuts });
-        match (length, passes) {
+        match (length, passes()) {
             // Nobody on the other side hears of the end either.
             (0, false) => return std::future::pending().await,
             (0, true) => return Ok(()),

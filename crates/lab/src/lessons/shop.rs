@@ -28,8 +28,13 @@ const CLEAR: &str = "
     WITH fenced AS (DELETE FROM lab.fenced WHERE name = $2)
     DELETE FROM lab.plays WHERE id = $1 OR created_at < now() - interval '15 minutes'";
 const LOOK: &str = "
-    SELECT stock, (SELECT count(*) FROM lab.play_orders WHERE play = id), value, newest
+    SELECT stock, (SELECT count(*) FROM lab.play_orders WHERE play = id AND status = 'paid'),
+        value, newest, (SELECT status FROM lab.play_orders WHERE play = id AND pay_by IS NOT NULL),
+        (SELECT count(*) FROM lab.play_refunds WHERE play = id)
     FROM lab.plays LEFT JOIN lab.fenced ON name = $2 WHERE id = $1";
+const OWED: &str = "
+    SELECT (SELECT count(*) FROM lab.play_orders WHERE play = $1 AND status = 'expired')
+        - (SELECT count(*) FROM lab.play_refunds WHERE play = $1)";
 
 impl Shop {
     pub(super) fn new(postgres: PgPool, play: &str) -> Self {
@@ -44,9 +49,7 @@ impl Shop {
     /// One phone, no order.
     pub(super) async fn open(&self) -> Result {
         self.close().await?;
-        let phone = "INSERT INTO lab.plays (id) VALUES ($1)";
-        sql::run(&self.postgres, phone, (&self.play,)).await?;
-        Ok(())
+        self.run("INSERT INTO lab.plays (id) VALUES ($1)").await
     }
 
     pub(super) async fn close(&self) -> Result {
@@ -55,24 +58,39 @@ impl Shop {
     }
 
     pub(super) async fn look(&self) -> Result<Vec<Seen>> {
-        type Row = (i32, i64, Option<String>, Option<i64>);
+        type Row = (i32, i64, Option<String>, Option<i64>, Option<String>, i64);
         let row = sql::row(&self.postgres, LOOK, (&self.play, self.phone())).await?;
-        let (stock, orders, value, newest): Row = row.ok_or(sqlx::Error::RowNotFound)?;
-        let mut seen = vec![
-            ("phones in stock".to_owned(), Some(stock.to_string()), None),
-            ("orders".to_owned(), Some(orders.to_string()), None),
-        ];
+        let (stock, orders, value, newest, alices, refunds): Row =
+            row.ok_or(sqlx::Error::RowNotFound)?;
+        let mut seen = vec![("phones in stock", stock.to_string()), ("orders", orders.to_string())];
         if let (Some(value), Some(newest)) = (value, newest) {
-            seen.push(("phone".to_owned(), Some(format!("{value} (token {newest})")), None));
+            seen.push(("phone", format!("{value} (token {newest})")));
         }
-        Ok(seen)
+        if let Some(status) = alices {
+            seen.extend([("Alice's order", status), ("refunds", refunds.to_string())]);
+        }
+        Ok(seen.into_iter().map(|(name, value)| (name.to_owned(), Some(value), None)).collect())
     }
 
     /// Orders beyond the one phone, from the rows.
     pub async fn oversold(&self) -> Result<i64> {
-        let count = "SELECT count(*) FROM lab.play_orders WHERE play = $1";
-        let orders: Option<(i64,)> = sql::row(&self.postgres, count, (&self.play,)).await?;
-        Ok(orders.map_or(0, |(orders,)| (orders - 1).max(0)))
+        let count = "SELECT count(*) FROM lab.play_orders WHERE play = $1 AND status = 'paid'";
+        Ok((self.count(count).await? - 1).max(0))
+    }
+
+    /// Payments for orders that are closed, less refunds.
+    pub async fn owed(&self) -> Result<i64> {
+        self.count(OWED).await
+    }
+
+    async fn count(&self, count: &'static str) -> Result<i64> {
+        let row: Option<(i64,)> = sql::row(&self.postgres, count, (&self.play,)).await?;
+        Ok(row.map_or(0, |(count,)| count))
+    }
+
+    pub(super) async fn run(&self, statement: &'static str) -> Result {
+        sql::run(&self.postgres, statement, (&self.play,)).await?;
+        Ok(())
     }
 
     /// Whether the fenced row, which keeps its last buyer, says so of this one.

@@ -1,12 +1,10 @@
 //! A timeline as text, at most 100 columns wide. It is laid out in `templates/lesson.txt`.
 
 use super::lesson::{Actor, Part};
-use super::{LessonBody, LessonsBody, timeline::Timeline};
+use super::{LessonBody, Lessons, timeline::Timeline};
 use crate::{strategy::Language, templates::render};
 use minijinja::Error;
-use serde::Serialize;
-use serde_json::json;
-use std::collections::BTreeMap;
+use serde_json::{Value, json};
 
 /// How to write: in colours only where somebody sees them.
 #[derive(Debug, Clone, Copy)]
@@ -25,22 +23,16 @@ const COLOURS: [(&str, &str); 6] = [
     ("off", "\x1b[0m"),
 ];
 
-#[derive(Serialize)]
-struct Page<T> {
-    #[serde(flatten)]
-    colours: BTreeMap<&'static str, &'static str>,
-    #[serde(flatten)]
-    shown: T,
-}
-
-fn page(name: &str, style: Style, shown: impl Serialize) -> Result<String, Error> {
-    let colours = COLOURS.map(|(name, code)| (name, if style.colours { code } else { "" }));
-    render(name, style.language, &Page { colours: colours.into(), shown })
+fn page(name: &str, style: Style, mut shown: Value) -> Result<String, Error> {
+    for (colour, code) in COLOURS {
+        shown[colour] = Value::from(if style.colours { code } else { "" });
+    }
+    render(name, style.language, &shown)
 }
 
 /// All lessons, one after the other.
-pub fn list(lessons: &LessonsBody, style: Style) -> Result<String, Error> {
-    page("lessons.txt", style, lessons)
+pub fn list(lessons: &Lessons, style: Style) -> Result<String, Error> {
+    page("lessons.txt", style, json!(lessons))
 }
 
 /// A whole play.

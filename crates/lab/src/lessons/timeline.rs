@@ -18,10 +18,7 @@ pub struct Said {
 
 impl Said {
     pub fn say(&self, language: Language) -> &str {
-        match language {
-            Language::En => &self.en,
-            Language::Zh => &self.zh,
-        }
+        [&self.en, &self.zh][language as usize]
     }
 }
 
@@ -97,8 +94,7 @@ pub enum Moment {
 // --- its shape outside
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Play)]
-pub struct PlayBody {
+pub struct Play {
     #[schema(example = "b03")]
     pub lesson: &'static str,
     pub title: &'static str,
@@ -109,15 +105,14 @@ pub struct PlayBody {
     pub recorded: bool,
     pub actors: Vec<ActorBody>,
     pub acts: Vec<ActBody>,
-    pub events: Vec<EventBody>,
+    pub events: Vec<PlayEvent>,
     /// The text of every source file that an event points into.
     pub code: BTreeMap<&'static str, &'static str>,
-    pub verdict: VerdictBody,
+    pub verdict: PlayVerdict,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PlayCast)]
-pub struct CastBody {
+pub struct PlayCast {
     pub lesson: &'static str,
     pub title: &'static str,
     pub actors: Vec<ActorBody>,
@@ -145,22 +140,20 @@ pub struct ActBody {
     /// Index of its first event; before the play has come to it, `null`.
     pub first: Option<usize>,
     pub last: Option<usize>,
-    pub verdict: Option<VerdictBody>,
+    pub verdict: Option<PlayVerdict>,
 }
 
 /// Of an act: `broken` if what the lock promises did not hold, `held` if it did. Of a play:
 /// `broken` if a failure happened, `held` if every cure held; both can be true, and by default are.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-#[schema(as = PlayVerdict)]
-pub struct VerdictBody {
+pub struct PlayVerdict {
     pub held: bool,
     pub broken: bool,
     pub why: String,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PlayEvent)]
-pub struct EventBody {
+pub struct PlayEvent {
     /// Since the play began.
     pub t_ms: f64,
     pub act: &'static str,
@@ -168,10 +161,10 @@ pub struct EventBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<&'static str>,
     pub step: &'static str,
-    pub detail: DetailBody,
+    pub detail: PlayDetail,
     pub say: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<LineBody>,
+    pub line: Option<SourceLine>,
     pub key_state: BTreeMap<String, KeyState>,
     /// Actors that believe to hold the lock.
     pub believers: Vec<&'static str>,
@@ -183,8 +176,7 @@ pub struct EventBody {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = PlayDetail)]
-pub struct DetailBody {
+pub struct PlayDetail {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "SET lock:phone alice-3f2a1c PX 200 NX")]
     pub command: Option<String>,
@@ -193,14 +185,13 @@ pub struct DetailBody {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = SourceLine)]
-pub struct LineBody {
+pub struct SourceLine {
     #[schema(example = "crates/locks/src/token.rs")]
     pub file: &'static str,
     pub line: u32,
 }
 
-impl EventBody {
+impl PlayEvent {
     pub fn new(event: &Event, lesson: &Lesson, language: Language) -> Self {
         Self {
             t_ms: event.t_ms,
@@ -208,9 +199,9 @@ impl EventBody {
             actor: event.actor,
             to: event.to,
             step: event.step,
-            detail: DetailBody { command: event.command.clone(), reply: event.reply.clone() },
+            detail: PlayDetail { command: event.command.clone(), reply: event.reply.clone() },
             say: event.say.say(language).to_owned(),
-            line: event.line.map(|(file, line)| LineBody { file, line }),
+            line: event.line.map(|(file, line)| SourceLine { file, line }),
             key_state: event.keys.clone(),
             believers: event.believers.clone(),
             overlap: event.is_overlap(),
@@ -219,7 +210,7 @@ impl EventBody {
     }
 }
 
-impl CastBody {
+impl PlayCast {
     pub fn new(lesson: &'static Lesson, language: Language) -> Self {
         let actor = |actor: &Actor| ActorBody {
             id: actor.id,
@@ -248,7 +239,7 @@ impl Timeline {
         events.filter(move |(_, event)| event.act == act)
     }
 
-    pub fn verdict(&self, language: Language) -> VerdictBody {
+    pub fn verdict(&self, language: Language) -> PlayVerdict {
         let of = |kind: Kind| {
             let acts = self.lesson.acts.iter().zip(&self.endings);
             acts.filter(move |(act, _)| act.kind == kind)
@@ -257,23 +248,16 @@ impl Timeline {
         let held = of(Kind::Cure).all(|(_, ending)| !ending.broken);
         let told = of(Kind::Failure).take(1).chain(of(Kind::Cure).next_back());
         let why: Vec<&str> = told.map(|(_, ending)| ending.why.say(language)).collect();
-        VerdictBody {
-            held,
-            broken,
-            why: why.join(match language {
-                Language::En => " ",
-                Language::Zh => "",
-            }),
-        }
+        PlayVerdict { held, broken, why: why.join([" ", ""][language as usize]) }
     }
 
-    pub fn body(&self, language: Language) -> PlayBody {
-        let cast = CastBody::new(self.lesson, language);
+    pub fn body(&self, language: Language) -> Play {
+        let cast = PlayCast::new(self.lesson, language);
         let mut acts = cast.acts;
         for (number, act) in acts.iter_mut().enumerate() {
             act.first = self.act(number).next().map(|(index, _)| index);
             act.last = self.act(number).last().map(|(index, _)| index);
-            act.verdict = self.endings.get(number).map(|ending| VerdictBody {
+            act.verdict = self.endings.get(number).map(|ending| PlayVerdict {
                 held: !ending.broken,
                 broken: ending.broken,
                 why: ending.why.say(language).to_owned(),
@@ -282,14 +266,14 @@ impl Timeline {
         let files: BTreeSet<&str> =
             self.events.iter().filter_map(|event| event.line.map(|(file, _)| file)).collect();
         let events = self.events.iter();
-        PlayBody {
+        Play {
             lesson: cast.lesson,
             title: cast.title,
             repeats: self.repeats,
             recorded: self.recorded.is_some(),
             actors: cast.actors,
             acts,
-            events: events.map(|event| EventBody::new(event, self.lesson, language)).collect(),
+            events: events.map(|event| PlayEvent::new(event, self.lesson, language)).collect(),
             code: SOURCES.iter().copied().filter(|(file, _)| files.contains(file)).collect(),
             verdict: self.verdict(language),
         }

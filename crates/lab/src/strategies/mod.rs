@@ -51,12 +51,9 @@ use super::selling::{PurchaseError, Result};
 use super::{bench::Bench, seller::Seller, strategy::Strategy};
 use std::sync::Arc;
 
-macro_rules! id_of {
-    ($file:ident) => {
-        $file::STRATEGY.id
-    };
-    ($file:ident $id:literal) => {
-        $id
+macro_rules! path_of {
+    ($folder:literal, $file:ident) => {
+        concat!("crates/lab/src/strategies/", $folder, stringify!($file), ".rs")
     };
 }
 
@@ -68,7 +65,7 @@ macro_rules! strategies {
             $crate::strategy::Strategy {
                 $(id: $id,)?
                 code: $crate::marks::Source {
-                    file: concat!("crates/lab/src/strategies/", $folder, stringify!($file), ".rs"),
+                    file: path_of!($folder, $file),
                     text: include_str!(concat!($folder, stringify!($file), ".rs")),
                 },
                 ..$file::STRATEGY
@@ -80,7 +77,7 @@ macro_rules! strategies {
             strategy: &$crate::strategy::Strategy,
             bench: &$crate::bench::Bench,
         ) -> Option<$crate::strategies::Opened> {
-            $(if strategy.id == id_of!($file $($id)?) {
+            $(if strategy.code.file == path_of!($folder, $file) {
                 let opened = $file::open(bench).await;
                 return Some(opened.map(|node| std::sync::Arc::new(node) as _));
             })*

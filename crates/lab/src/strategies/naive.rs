@@ -39,13 +39,9 @@ pub const STRATEGY: Strategy = Strategy {
     demonstrations: &[
         show("double-click", Duplicates, DOUBLE_CLICK),
         // One at a time, so that nothing hides the missing unit.
-        show(
-            "crash",
-            Undersells,
-            SMALL
-                .concurrency(1)
-                .options(&[("crash_at", "the stock is written"), ("restart_ms", "0")]),
-        ),
+        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
     ],
     ..Strategy::PLAIN
 };
+
+const CRASH: &[(&str, &str)] = &[("crash_at", "the stock is written"), ("restart_ms", "0")];

@@ -36,8 +36,3 @@ pub const STRATEGY: Strategy = Strategy {
     locks: &["redlock"],
     ..LOCK_STRATEGY
 };
-
-const LOST: &str = "redis_node_loss";
-const DOWN: &str = "redis_nodes_down";
-/// No lease ends while a busy machine restarts servers.
-const LONG: (&str, &str) = ("lease_ms", "20000");

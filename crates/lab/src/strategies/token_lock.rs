@@ -22,14 +22,12 @@ pub const STRATEGY: Strategy = Strategy {
     id: "token-lock",
     demonstrations: &[
         show("paused", Oversells, ONE_UNIT.options(PAUSED)),
-        show(
-            "told-too-late",
-            Notes("the lock was gone before it was released"),
-            ONE_UNIT.options(PAUSED),
-        ),
+        show("told-too-late", Notes(GONE), ONE_UNIT.options(PAUSED)),
         show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
         show("impatient", Undersells, IMPATIENT),
     ],
     locks: &["token-lock"],
     ..LOCK_STRATEGY
 };
+
+const GONE: &str = "the lock was gone before it was released";

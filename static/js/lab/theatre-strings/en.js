@@ -52,6 +52,8 @@ export default {
   'lesson.no_value': 'gone',
   'lesson.keyed.orders': 'orders',
   'lesson.keyed.phone': 'phone',
+  'lesson.keyed.Alice\'s order': 'Alice’s order',
+  'lesson.keyed.refunds': 'refunds',
   'lesson.keyed.phones in stock': 'phones in stock',
   'lesson.not_sent': '(not sent)',
   'lesson.reply_lost': '(reply lost: {reply})',

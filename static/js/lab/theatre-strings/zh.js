@@ -51,6 +51,8 @@ export default {
   'lesson.no_value': '没有了',
   'lesson.keyed.orders': '订单',
   'lesson.keyed.phone': '手机',
+  'lesson.keyed.Alice\'s order': 'Alice 的订单',
+  'lesson.keyed.refunds': '退款',
   'lesson.keyed.phones in stock': '手机库存',
   'lesson.not_sent': '（没有发出）',
   'lesson.reply_lost': '（应答丢失：{reply}）',

@@ -56,7 +56,7 @@ impl Stage {
     async fn zoo(&self) -> Result<&(Arc<OwnZooKeeper>, ZooSession)> {
         let opening = || async {
             let server = self.0.servers.zookeeper().await.map_err(LessonError::no_server)?;
-            let zoo = Zoo::new(&server.cluster(), STEP_TIMEOUT);
+            let zoo = Zoo::new(&server.server.cluster(), STEP_TIMEOUT);
             let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
             Ok::<_, LessonError>((server, session))
         };
@@ -65,7 +65,7 @@ impl Stage {
 
     /// Where ZooKeeper is, `host:port`; started when it is first needed.
     pub async fn zookeeper(&self) -> Result<String> {
-        Ok(self.zoo().await?.0.cluster())
+        Ok(self.zoo().await?.0.server.cluster())
     }
 
     pub async fn zoo_session(&self) -> Result<&ZooSession> {

@@ -146,6 +146,16 @@ impl Stage {
         Ok(())
     }
 
+    /// What was in the shop's rows before the curtain rose; no lock is on stage.
+    pub async fn begins_with(&self, statement: &'static str) -> Result {
+        self.shop().run(statement).await?;
+        let rows = self.shop().look().await?;
+        let scene = &mut self.0.record.lock().scene;
+        scene.found(rows);
+        (scene.shown, scene.shows_shop) = (vec![], true);
+        Ok(())
+    }
+
     /// Puts these keys of these nodes on stage instead of the lock.
     pub fn show_only(&self, keys: &[(&'static str, &'static str)]) {
         self.0.record.lock().scene.shown = keys.to_vec();
