@@ -17,18 +17,14 @@ where
 {
     let [webhook, sweeper, bob] = stage.act(act, ["webhook", "sweeper", "bob"]).await?;
     stage.begins_with(ORDERED).await?;
-    let play = &stage.shop().play;
-    let delivered = || {
-        let (shop, provider) = (webhook.sql(), webhook.sql().to("provider"));
-        webhook.does(handler(Webhook { shop, provider, play: play.clone() }))
-    };
+    let delivered = || webhook.does(handler(Webhook::of(&webhook, stage)));
     let mut delivery = delivered();
     if act == "read-then-write" {
         delivery.next("read").await?;
     }
     webhook.stands().await?;
     if stage.options().is("webhook", "in-time") {
-        delivery.rest_named(named("pay-in-time")).await??;
+        delivery.rest_named(named("pay-in-time", "refund")).await??;
         sells_again(stage, &sweeper, &bob).await?;
     } else {
         sells_again(stage, &sweeper, &bob).await?;
@@ -38,11 +34,11 @@ where
             webhook.next().loses_reply("refund").await?;
             let _unanswered = delivery.end().await?;
         } else {
-            delivery.rest_named(named("pay-late")).await??;
+            delivery.rest_named(named("pay-late", "refund")).await??;
         }
     }
     if act.starts_with("refund") {
-        delivered().rest_named(named("pay-again")).await??;
+        delivered().rest_named(named("pay-again", "refund-again")).await??;
     }
     stage.ends(stage.shop().oversold().await? > 0 || stage.shop().owed().await? != 0)
 }
@@ -57,12 +53,11 @@ async fn sells_again(stage: &Stage, sweeper: &Client, bob: &Client) -> Result {
     Ok(())
 }
 
-/// The first refund is named where its reply is lost.
-fn named(pay: &'static str) -> impl Fn(&str) -> &'static str + Send {
+fn named(pay: &'static str, refund: &'static str) -> impl Fn(&str) -> &'static str + Send {
     move |sent| match sent.split(' ').next() {
         Some("UPDATE") => pay,
         Some("SELECT") => "look",
-        _ => "refund-again",
+        _ => refund,
     }
 }
 
@@ -74,6 +69,11 @@ struct Webhook {
 }
 
 impl Webhook {
+    fn of(client: &Client, stage: &Stage) -> Self {
+        let (shop, provider) = (client.sql(), client.sql().to("provider"));
+        Self { shop, provider, play: stage.shop().play.clone() }
+    }
+
     async fn status(&self) -> Result<String, sqlx::Error> {
         let row: Option<(String,)> = self.shop.row(STATUS, (&self.play,)).await?;
         Ok(row.map_or_else(String::new, |(status,)| status))

@@ -11,18 +11,31 @@ macro_rules! sources {
     };
 }
 
-/// Besides those of the locks and the lessons.
+/// Besides those of the locks.
 const OTHERS: &[(&str, &str)] = sources![
     "crates/locks/src/driver.rs",
     "crates/locks/src/scripts/token_acquire.lua",
     "crates/lab/src/lessons/stage/shopping.rs",
     "crates/lab/src/lessons/scripts/counting_acquire.lua",
+    "crates/lab/src/lessons/b01_crash_between.rs",
+    "crates/lab/src/lessons/b02_expired_stamp.rs",
+    "crates/lab/src/lessons/b03_foreign_delete.rs",
+    "crates/lab/src/lessons/b04_lease_over.rs",
+    "crates/lab/src/lessons/b05_counted_twice.rs",
+    "crates/lab/src/lessons/b06_watchdog.rs",
+    "crates/lab/src/lessons/b07_lost_wakeup.rs",
+    "crates/lab/src/lessons/b08_foreign_unlock.rs",
+    "crates/lab/src/lessons/b09_failover.rs",
+    "crates/lab/src/lessons/b10_redlock.rs",
+    "crates/lab/src/lessons/b11_zookeeper.rs",
+    "crates/lab/src/lessons/b12_before_commit.rs",
+    "crates/lab/src/lessons/b13_paid_and_expired.rs",
 ];
 
 /// File and text.
 pub static SOURCES: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
     let of_locks = locks::SOURCES.iter().map(|source| (source.file, source.text));
-    of_locks.chain(OTHERS.iter().chain(super::SOURCES).copied()).collect()
+    of_locks.chain(OTHERS.iter().copied()).collect()
 });
 
 pub fn text_of(file: &str) -> Option<&'static str> {

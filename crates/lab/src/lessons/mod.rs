@@ -71,12 +71,6 @@ macro_rules! lessons {
         /// All lessons, by number.
         pub static LESSONS: &[Lesson] = &[$($file::LESSON),*];
 
-        /// File and text of each.
-        const SOURCES: &[(&str, &str)] = &[$((
-            concat!("crates/lab/src/lessons/", stringify!($file), ".rs"),
-            include_str!(concat!(stringify!($file), ".rs")),
-        )),*];
-
         async fn perform(lesson: &Lesson, stage: Stage) -> Result {
             $(if lesson.id == $file::LESSON.id {
                 return $file::play(stage).await;
