@@ -267,6 +267,12 @@ export function buying(stage) {
         await note('paid');
         await visit(); // found on arrival
         await note('paid', 'paid already');
+        for (const [status, payment] of [['pending_payment', 'pending'], ['pending_payment', 'declined'], ['paid', 'refunding'], ['paid', 'refunded']]) {
+          server.now = server.order(status, { payment });
+          await visit();
+          await page.waitForSelector(status === 'paid' ? '#second[data-action="receipt"]' : '#buy[data-action="pay"]');
+          await note(status, `${status}, ${payment}`);
+        }
         for (const end of ['expired', 'cancelled', 'rejected']) {
           server.now = server.order('pending_payment');
           await visit();

@@ -6,6 +6,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { createRequire } from 'node:module';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -22,45 +23,84 @@ const ADMIN_TOKEN = 'a token for the browser tests only';
 
 // ---- the server ---------------------------------------------------------------------------------
 
+const CLEAN = Object.fromEntries(Object.entries(process.env).filter(([name]) => ['PATH', 'HOME', 'LANG', 'TMPDIR', 'USER'].includes(name)));
+
+/** Starts a command of the program, and waits for the address that its ready line tells. */
+async function command(words, cwd, env) {
+  const started = spawn(PROGRAM, words, { cwd, env: { ...CLEAN, RUST_LOG: 'warn', ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+  let said = '';
+  started.stderr.on('data', (chunk) => { said = (said + chunk).slice(-20_000); });
+  for await (const line of createInterface({ input: started.stdout })) {
+    const [, url] = / ready on (http:\S+)/.exec(line) ?? [];
+    if (!url) continue;
+    started.stdout.resume();
+    return { started, url };
+  }
+  throw new Error(`${words[0]} did not get ready:\n${said}`);
+}
+
+/** Stops it as an operator would, and waits until it has gone. */
+async function stop(started) {
+  if (!started || started.exitCode !== null || started.signalCode !== null) return;
+  const gone = once(started, 'exit');
+  started.kill('SIGTERM');
+  await gone;
+}
+
+const freePort = () => new Promise((resolve, reject) => {
+  const listener = createServer().on('error', reject).listen(0, '127.0.0.1', () => {
+    const { port } = listener.address();
+    listener.close(() => resolve(port));
+  });
+});
+
+/** A payment provider: the sandbox, for a shop on this port. */
+export class Provider {
+  static async start(folder, port) {
+    const provider = new Provider();
+    provider.env = { PAYMENT_KEY: 'a key', PAYMENT_WEBHOOK_SECRET: 'a secret' };
+    const { started, url } = await command(['sandbox-pay', '--listen-addr', '127.0.0.1:0', '--webhook-url', `http://127.0.0.1:${port}/api/v1/webhooks/payments`], folder, provider.env);
+    Object.assign(provider, { process: started, url });
+    provider.env.PAYMENT_URL = url;
+    return provider;
+  }
+
+  /** What goes wrong from now on; what is not named goes right. */
+  async faults(faults) {
+    const response = await fetch(`${this.url}/v1/faults`, { method: 'PUT', headers: { authorization: `Bearer ${this.env.PAYMENT_KEY}`, 'content-type': 'application/json' }, body: JSON.stringify(faults) });
+    assert.equal(response.status, 200);
+  }
+
+  close() { return stop(this.process); }
+}
+
 /** An embedded server in a folder of its own, on a port of its own. Nothing of it is left after close(). */
 export class Server {
-  static async start() {
+  /** With `provider`, it pays with a sandbox. */
+  static async start({ provider = false } = {}) {
     const server = new Server();
     server.folder = await mkdtemp(join(tmpdir(), 'flash-sale-pages.'));
     await chmod(server.folder, 0o711); // run as root, it starts Postgres as another user, who has to walk in here
+    if (provider) {
+      server.port = await freePort(); // the provider has to know it first
+      server.provider = await Provider.start(server.folder, server.port);
+    }
     await server.up();
     return server;
   }
 
   async up() {
-    const clean = Object.fromEntries(Object.entries(process.env).filter(([name]) => ['PATH', 'HOME', 'LANG', 'TMPDIR', 'USER'].includes(name)));
-    this.process = spawn(PROGRAM, ['serve'], {
-      cwd: this.folder, // no .env of the checkout
-      env: { ...clean, DATA_DIR: join(this.folder, 'data'), LISTEN_ADDR: `127.0.0.1:${this.port ?? 0}`, ADMIN_TOKEN, RATE_LIMIT: 'off', LAB: 'on', RUST_LOG: 'warn' },
-      stdio: ['ignore', 'pipe', 'pipe'],
+    const { started, url } = await command(['serve'], this.folder, { // no .env of the checkout
+      DATA_DIR: join(this.folder, 'data'), LISTEN_ADDR: `127.0.0.1:${this.port ?? 0}`, ADMIN_TOKEN, RATE_LIMIT: 'off', LAB: 'on', ...this.provider?.env,
     });
-    this.process.stderr.on('data', (chunk) => { this.said = ((this.said ?? '') + chunk).slice(-20_000); });
-    for await (const line of createInterface({ input: this.process.stdout })) {
-      const [, url] = /^flash-sale ready on (http:\S+)/.exec(line) ?? [];
-      if (!url) continue;
-      this.url = url;
-      this.port = new URL(url).port;
-      this.process.stdout.resume();
-      return;
-    }
-    throw new Error(`the server did not get ready:\n${this.said}`);
+    Object.assign(this, { process: started, url, port: new URL(url).port });
   }
 
-  /** Stops it as an operator would, and waits until it has gone. */
-  async down() {
-    if (!this.process || this.process.exitCode !== null || this.process.signalCode !== null) return;
-    const gone = once(this.process, 'exit');
-    this.process.kill('SIGTERM');
-    await gone;
-  }
+  async down() { await stop(this.process); }
 
   async close() {
     await this.down();
+    await this.provider?.close();
     await rm(this.folder, { recursive: true, force: true });
   }
 
@@ -102,9 +142,10 @@ export const launch = () => chromium.launch({
 
 /**
  * A visitor: a context of its own (cookies, storage) and a page that notes whatever it should not have said. `expected`
- * names failures that the test itself brings about, by a part of the message.
+ * names failures that the test itself brings about, by a part of the message. Without `hosted` the shop's pages pay at once,
+ * as where there is no payment page.
  */
-export async function visitor(browser, server, { locale = 'en-US', theme = 'light', width = 1280, height = 900, expected = [], ...more } = {}) {
+export async function visitor(browser, server, { locale = 'en-US', theme = 'light', width = 1280, height = 900, expected = [], hosted = false, ...more } = {}) {
   const context = await browser.newContext({ baseURL: server.url, locale, colorScheme: theme, viewport: { width, height }, ...more });
   context.setDefaultTimeout(10_000);
   const page = await context.newPage();
@@ -115,11 +156,17 @@ export async function visitor(browser, server, { locale = 'en-US', theme = 'ligh
   });
   page.on('pageerror', (error) => complaints.push(`uncaught: ${error.message}`));
   page.context().on('requestfailed', (request) => {
-    if (!new URL(request.url()).origin.startsWith(server.url)) complaints.push(`a request left this site: ${request.url()}`);
+    if (![server.url, server.provider?.url].includes(new URL(request.url()).origin)) complaints.push(`a request left this site: ${request.url()}`);
   });
   await context.addInitScript(() => {
     document.addEventListener('securitypolicyviolation', (event) => console.error(`policy: ${event.violatedDirective} ${event.blockedURI}`));
   });
+  if (!hosted) {
+    await context.addInitScript(() => new MutationObserver((_, observer) => {
+      document.querySelector('meta[name="payment-page"]')?.remove();
+      if (document.body) observer.disconnect();
+    }).observe(document, { childList: true, subtree: true }));
+  }
   page.verify = () => assert.deepEqual(complaints.filter((one) => !expected.some((part) => one.includes(part))), []);
   page.leave = async () => { page.verify(); await context.close(); };
   return page;

@@ -187,8 +187,8 @@ fn refused(words: &Words, refusal: &Refusal) -> Response {
 fn document(words: &Words, status: StatusCode, main: &str, back: &str) -> Response {
     let Words { lang, other: (other, name), title, sandbox, .. } = words;
     let policy = format!(
-        "default-src 'none'; style-src 'self'; form-action 'self' {back}; base-uri 'none'; \
-         frame-ancestors 'none'"
+        "default-src 'none'; style-src 'self'; img-src data:; form-action 'self' {back}; \
+         base-uri 'none'; frame-ancestors 'none'"
     );
     let html = format!(
         "<!doctype html>\n<html lang=\"{lang}\">\n<head>\n<meta charset=\"utf-8\">\n\
