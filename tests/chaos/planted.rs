@@ -34,7 +34,7 @@ const PLANTED: [Planted; 19] = [
     ("forget_idempotency_keys", Some(SameKeySameOrder), Library(FORGET_IDEMPOTENCY_KEYS)),
     ("ignore_the_window", Some(OnlyWhileOpen), Library(IGNORE_THE_WINDOW)),
     ("swap_tokens", Some(OrdersArePrivate), SwappedTokens),
-    ("no bug, with payments", None, Money("")),
+    ("no bug in payments", None, Money("")),
     ("unpay_captured", Some(MoneyHasAnOrder), Money(UNPAY)),
     ("expire_at_the_webhook", Some(MoneyAsTold), Money(EXPIRE_AT_THE_WEBHOOK)),
     ("give_to_the_declined", Some(PaidHasMoney), Money(GIVE_TO_THE_DECLINED)),

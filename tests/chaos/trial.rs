@@ -30,7 +30,6 @@ const SERVES_WITHIN: Duration = Duration::from_secs(15);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;
 const LEAST_ACCEPTED: usize = 5;
-const PAYMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const SCARCE: Habits =
     Habits { name: "scarce", stock: 300, pay: 0.04, cancel: 0.5, is_sold_off: true, ..ORDINARY };
@@ -155,7 +154,7 @@ pub async fn create_world(
             "price_cents": 100,
             "stock": habits.stock,
             "per_user_limit": habits.per_user_limit,
-            "payment_timeout_secs": PAYMENT_TIMEOUT.as_secs(),
+            "payment_timeout_secs": habits.seconds_to_pay,
         });
         if let Some((opens, closes)) = habits.window {
             for (member, part) in [("opens_at", opens), ("closes_at", closes)] {

@@ -4,6 +4,8 @@ use super::*;
 use crate::support::checkers::money::Told;
 
 const TRIES: usize = 10;
+/// Ways from here on, of a hundred, have two seconds to pay.
+const LATE: u64 = 88;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct Till {
@@ -54,19 +56,20 @@ impl Buyer {
     }
 
     async fn visit(mut self) {
-        let sale = self.till.world.sales[0].id;
+        let way = self.dice("way").below(100);
+        let sale = self.till.world.sales[usize::from(way >= LATE)].id;
         let buying = format!("sales/{sale}/orders");
         let Some(bought) = self.until_clear("buy", &buying, &[]).await else { return };
         let Some(order) = bought.body["order_id"].as_str() else { return };
         self.order = order.to_owned();
-        let was_charged = match self.dice("way").below(100) {
+        let was_charged = match way {
             0..50 => self.pay().await,
             50..70 => self.check_out(0).await,
             70..76 => tokio::join!(self.pay(), self.check_out(0)).0,
             76..82 => tokio::join!(self.pay(), self.cancel()).0,
-            82..88 => tokio::join!(self.check_out(0), self.cancel()).0,
+            82..LATE => tokio::join!(self.check_out(0), self.cancel()).0,
             // Money that comes when the time to pay is just over, or nearly.
-            88..94 => {
+            LATE..94 => {
                 self.check_out(self.dice("late").millis(1_200..2_000).as_millis() as u64).await
             }
             94..97 => {
@@ -96,12 +99,11 @@ impl Buyer {
         for _ in 0..TRIES {
             let at = self.till.world.addresses[random.index(SERVERS)];
             let asked = ask(&self.http, "POST", format!("http://{at}/api/v1/{path}"));
-            let asked = match what {
-                "refund" => {
-                    let return_unit = random.chance(0.5);
-                    asked.bearer(ADMIN_TOKEN).json(json!({ "return_unit": return_unit }))
-                }
-                _ => asked.bearer(&self.token),
+            let asked = if what.starts_with("refund") {
+                let return_unit = random.chance(0.5);
+                asked.bearer(ADMIN_TOKEN).json(json!({ "return_unit": return_unit }))
+            } else {
+                asked.bearer(&self.token)
             };
             match asked.within(PATIENCE).send().await {
                 Ok(reply) if reply.status == 503 || again.contains(&reply.code()) => {
@@ -176,8 +178,9 @@ impl Buyer {
     async fn refund(&self) {
         self.note(|told| told.may_be_refunded = true);
         let path = format!("admin/orders/{}/refund", self.order);
+        let queued = ["order_not_found"];
         let clicks =
-            [self.until_clear("refund", &path, &[]), self.until_clear("refund", &path, &[])];
+            ["refund", "refund again"].map(|click| self.until_clear(click, &path, &queued));
         for reply in join_all(clicks).await.into_iter().flatten() {
             if reply.status == 200 && reply.body["status"] == "cancelled" {
                 self.note(|told| told.refunded = true);

@@ -9,7 +9,7 @@ use crate::faults::{Fault, Stage, Strikes, network, points, postgres, processes}
 use crate::instance::{Instance, Role};
 use crate::report::TrialReport;
 use crate::support::checkers::{self, Evidence, Violation, money::Money};
-use crate::support::driver::{ORDINARY, World, admin};
+use crate::support::driver::{Habits, ORDINARY, World, admin};
 use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, settle};
 use crate::trial::{Plan, create_world};
@@ -19,7 +19,9 @@ const KEY: &str = "a key of the provider";
 const SERVERS: usize = 2;
 const PROVIDER: usize = SERVERS;
 /// Buyers at a time for each client of the plan.
-const BUYERS: u16 = 4;
+const BUYERS: u16 = 3;
+/// Time enough to pay, also on a busy machine; and hardly enough.
+const SALES: [Habits; 2] = [Habits { seconds_to_pay: 10, ..ORDINARY }, ORDINARY];
 /// Reconciliation asks for an attempt every 30 s at least.
 const MONEY_AT_REST_WITHIN: Duration = Duration::from_secs(75);
 
@@ -118,7 +120,7 @@ pub async fn conduct(
     seed: u64,
     cluster: &mut Cluster,
 ) -> Result<(TrialReport, Vec<Violation>)> {
-    let world = Arc::new(create_world(cluster, seed, &[ORDINARY], plan.length).await?);
+    let world = Arc::new(create_world(cluster, seed, &SALES, plan.length).await?);
     let till = Arc::new(Till::new(world.clone()));
     misbehave(cluster, faults(&mut Random::of(seed, "provider", 0), false)).await?;
     let mut load: JoinSet<()> = JoinSet::new();
@@ -158,7 +160,7 @@ async fn conclude(
     strikes: &Strikes,
 ) -> Result<(Evidence, String)> {
     let began = Instant::now();
-    let mut settled = settle(cluster, fault.terminal_within() * plan.patience).await;
+    let mut settled = settle(cluster, fault.terminal_within() * plan.patience * 2).await;
     let limit = MONEY_AT_REST_WITHIN * plan.patience;
     let mut money = Money::default();
     let at_rest = poll::<_, Error>(limit, 500, async || {
@@ -177,8 +179,10 @@ async fn conclude(
     for server in cluster.serving() {
         money.books.push(books::of_program(server).await?);
     }
-    let sale = till.world.sales[0].id;
-    let audits = vec![admin(cluster.serving()[0], &format!("/{sale}/audit"), None).await?.1];
+    let mut audits = Vec::new();
+    for sale in &till.world.sales {
+        audits.push(admin(cluster.serving()[0], &format!("/{}/audit", sale.id), None).await?.1);
+    }
     let states = ["captured", "refunded", "failed", "intent"];
     let count = |state: &str| money.ledger.iter().filter(|row| row.state == state).count();
     let notes = states.map(|state| format!("{} {state}", count(state))).join(", ");

@@ -16,6 +16,7 @@ pub struct Habits {
     pub name: &'static str,
     pub stock: i64,
     pub per_user_limit: i64,
+    pub seconds_to_pay: u64,
     pub popularity: u64,
     /// Of the accepted orders, the share that is paid, and that is cancelled; the rest lapses.
     pub pay: f64,
@@ -31,6 +32,7 @@ pub const ORDINARY: Habits = Habits {
     name: "plenty",
     stock: 2_000_000,
     per_user_limit: 1,
+    seconds_to_pay: 2,
     popularity: 40,
     pay: 0.3,
     cancel: 0.1,
