@@ -40,7 +40,6 @@ export function askRefund(order) {
     const unit = h('input', { type: 'checkbox', id: 'return-unit' });
     const dialog = h('dialog', { 'aria-labelledby': 'refund-heading' },
       h('h2', { id: 'refund-heading' }, t('admin.refund_of', { id: order.order_id })),
-      h('p', {}, t('admin.refund_more')),
       h('p', { class: 'tick' }, unit, h('label', { for: 'return-unit' }, t('admin.refund_unit'))),
       h('form', { method: 'dialog' },
         h('button', { class: 'button', value: 'no', autofocus: true }, t('confirm.no')),

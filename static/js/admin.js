@@ -276,7 +276,7 @@ async function refund(order) {
   if (return_unit === null) return;
   try {
     await operate('POST', `orders/${encodeURIComponent(order.order_id)}/refund`, { return_unit });
-    toast(t('admin.done.refund', { id: order.order_id }), 'good');
+    toast(t('payment.refunding'), 'good');
   } catch (problem) {
     return failed(problem);
   }
