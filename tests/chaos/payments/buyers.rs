@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::checkers::money::Told;
 
-const TRIES: usize = 10;
+const TRIES: u32 = 10;
 /// Ways from here on, of a hundred, have two seconds to pay.
 const LATE: u64 = 88;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ impl Buyer {
     /// An answer that is one, from any instance; `None`: none in many tries, or the run is over.
     async fn until_clear(&self, what: &str, path: &str, again: &[&str]) -> Option<Reply> {
         let mut random = self.dice(what);
-        for _ in 0..TRIES {
+        for attempt in 1..=TRIES {
             let at = self.till.world.addresses[random.index(SERVERS)];
             let asked = ask(&self.http, "POST", format!("http://{at}/api/v1/{path}"));
             let asked = if what.starts_with("refund") {
@@ -123,7 +123,7 @@ impl Buyer {
             if self.till.world.is_stopping() {
                 return None;
             }
-            tokio::time::sleep(random.millis(20..120)).await;
+            tokio::time::sleep(random.millis(20..100) * attempt).await;
         }
         None
     }
