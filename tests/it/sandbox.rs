@@ -47,7 +47,7 @@ async fn an_embedded_shop_is_paid_on_the_page_of_the_sandbox_beside_it() {
 }
 
 #[tokio::test]
-async fn a_shop_that_others_reach_or_that_has_a_provider_has_no_sandbox() {
+async fn a_shop_that_others_reach_has_no_sandbox() {
     for settings in
         [[("LISTEN_ADDR", "0.0.0.0:0"), ("LAB", "off")], [("TRUST_PROXY", "on"), ("LAB", "off")]]
     {
