@@ -323,6 +323,30 @@ async fn what_is_left_of_a_charge_goes_back_and_a_refused_refund_is_named_and_no
     till.provider.is(Mood::Accepts);
     till.refund(stuck, true).await.assert(200);
     till.assert_books(0, 3).await;
+    // What an order keeps stays when a duplicate is tried again.
+    let (shopper, order) = till.app.buyer(&till.sale).await;
+    till.open_page(&shopper, &order).await;
+    till.provider.is(Mood::RefusesRefunds);
+    for id in ["evt_kept", "evt_duplicate"] {
+        till.deliver(id, &till.provider.confirm()).await.assert(204);
+    }
+    wait_for!(till.books().await["drift"][0].is_string());
+    till.provider.is(Mood::Accepts);
+    till.refund(&order, false).await.assert(200);
+    till.assert_books(100, 4).await;
+    let state = json!({"status": "paid", "payment": "captured"});
+    shopper.order(&order).await.assert_has(state);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_that_costs_nothing_needs_no_page() {
+    let till = Till::open().await;
+    let sale = till.app.sale(1, json!({"price_cents": 0})).await;
+    let (shopper, order) = till.app.buyer(&sale).await;
+    let url = till.open_page(&shopper, &order).await;
+    assert_eq!(url, till.app.url(&format!("/orders?order={order}")));
+    shopper.until(&order, "paid").await;
+    till.assert_books(0, 0).await;
 }
 
 /// As a refund does: an attempt that had the order first would stand in a deadlock with it.
