@@ -47,12 +47,15 @@ async fn an_embedded_shop_is_paid_on_the_page_of_the_sandbox_beside_it() {
 }
 
 #[tokio::test]
-async fn a_shop_that_others_reach_has_no_sandbox() {
-    for settings in
-        [[("LISTEN_ADDR", "0.0.0.0:0"), ("LAB", "off")], [("TRUST_PROXY", "on"), ("LAB", "off")]]
-    {
+async fn a_shop_that_others_reach_or_that_has_a_provider_has_no_sandbox() {
+    let elsewhere = [
+        ("PAYMENT_URL", "http://127.0.0.1:1"),
+        ("PAYMENT_KEY", "key"),
+        ("PAYMENT_WEBHOOK_SECRET", "secret"),
+    ];
+    for settings in [&[("LISTEN_ADDR", "0.0.0.0:0")][..], &[("TRUST_PROXY", "on")], &elsewhere] {
         let home = Home::new();
-        let program = Program::serve(&home, &[], &settings).await;
+        let program = Program::serve(&home, &[], &[settings, &[("LAB", "off")]].concat()).await;
         assert!(!program.stderr().contains("sandbox"), "{}", program.stderr());
         assert!(!home.data().join("sandbox-pay.jsonl").exists());
         program.terminate().await;
