@@ -11,6 +11,7 @@ use crate::redis::Redis;
 use embedded::{Embedded, EmbeddedError, Options};
 use futures_util::future::{OptionFuture, join};
 use lab::Lab;
+use lab::loopback::OwnPort;
 use lab::servers::Servers;
 use payments::sandbox::{self, Sandbox};
 use payments::settings::PaymentSettings;
@@ -33,7 +34,7 @@ pub struct Stores {
     pub redis: Arc<Redis>,
     pub payments: PaymentLink,
     embedded: Option<Embedded>,
-    sandbox: Option<Sandbox>,
+    sandbox: Option<(Sandbox, OwnPort)>,
 }
 
 /// Written into DATA_DIR while embedded servers run, so that other commands find them.
@@ -69,7 +70,11 @@ impl Stores {
         };
         let embedded = Embedded::start(&options).await?;
         let sandbox = match shop.filter(|_| settings.payment.payment_url.is_none()) {
-            Some(shop) => Some(start_sandbox(&settings.data_dir, shop).await?),
+            Some(shop) => {
+                let sandbox = start_sandbox(&settings.data_dir, shop).await?;
+                let port = OwnPort::new(sandbox.address.port());
+                Some((sandbox, port))
+            }
             None => None,
         };
         let address = embedded.postgres.address();
@@ -79,7 +84,7 @@ impl Stores {
             user: address.user.clone(),
             database: address.database.clone(),
             redis_url: embedded.redis.url(),
-            sandbox_url: sandbox.as_ref().map(Sandbox::url),
+            sandbox_url: sandbox.as_ref().map(|(sandbox, _)| sandbox.url()),
         };
         let file = settings.data_dir.join(RUNNING_SERVERS);
         write_private(&file, &serde_json::json!(running).to_string())?;
@@ -131,7 +136,7 @@ impl Stores {
 
     /// The address of the payment sandbox, if this process runs one.
     pub fn sandbox_url(&self) -> Option<String> {
-        self.sandbox.as_ref().map(Sandbox::url)
+        self.sandbox.as_ref().map(|(sandbox, _)| sandbox.url())
     }
 
     /// A lab on these stores, with its schema up to date. `data_dir`: for servers of its own.
@@ -151,7 +156,7 @@ impl Stores {
     pub async fn close(self) {
         // Bounded: a stuck query must not hold up the shutdown.
         let _ = tokio::time::timeout(POOL_GRACE, self.postgres.close()).await;
-        let sandbox = OptionFuture::from(self.sandbox.map(Sandbox::stop));
+        let sandbox = OptionFuture::from(self.sandbox.map(|(sandbox, _)| sandbox.stop()));
         let embedded = OptionFuture::from(self.embedded.map(Embedded::stop));
         // After the limit they are killed, and recover at the next start.
         let _ = tokio::time::timeout(SERVERS_GRACE, join(sandbox, embedded)).await;

@@ -52,8 +52,8 @@ pub async fn write_rejected(
     Ok(if same { Rejected::Before } else { Rejected::IdTaken })
 }
 
-/// Whether the order can be paid now. It waits for a transition under way, and holds up the next
-/// until the transaction ends.
+/// Whether the order can be paid now. It waits for a transaction that closes it, and holds up the
+/// next until its own ends. (Payments of one order take turns by the ledger's rows.)
 pub async fn lock_payable(postgres: impl PgExecutor<'_>, id: OrderId) -> sqlx::Result<bool> {
     let payable = sqlx::query(
         "SELECT id FROM orders WHERE id = $1 AND status = 'pending_payment' AND pay_by > now()

@@ -5,6 +5,9 @@ import { shop } from './session.js';
 
 /** The server leaves the mark out where it has no such page. */
 const PAGE = document.querySelector('meta[name="payment-page"]') !== null;
+/** After this long somebody has stopped the way there. */
+const STOPPED_MS = 10_000;
+let back = () => {};
 
 /** Pays or cancels, both repeatable. Answers ORDER, or null: the browser goes to the provider's page. */
 export async function act(id, verb) {
@@ -13,8 +16,10 @@ export async function act(id, verb) {
   try {
     const { url } = await shop('POST', `${path}/checkout`);
     location.assign(url);
+    setTimeout(back, STOPPED_MS);
     return null;
   } catch (problem) {
+    if (problem.code === 'no_payment_page') return shop('POST', `${path}/pay`); // this page is older than the setting
     if (!isAnswer(problem)) problem.code = 'page_away';
     throw problem;
   }
@@ -25,9 +30,12 @@ const isAnswer = ({ status }) => status > 0 && status < 500;
 /** A failure's code, whether it is known what came of the call, and whether the same call may go better. */
 export const whyNot = (problem) => {
   const answered = isAnswer(problem);
-  // A page that nobody has seen has charged nothing.
+  // This click has charged nothing: there was no page to confirm on.
   return { code: problem.code, known: answered || problem.code === 'page_away', again: !answered || problem.code === 'still_queued' };
 };
 
-/** Calls `then` when the back button shows a page again that was on its way to the provider's. */
-export const cameBack = (then) => addEventListener('pageshow', ({ persisted }) => { if (persisted) then(); });
+/** Calls `then` when a page that was on its way to the provider's is shown again by the back button, or was never left. */
+export const cameBack = (then) => {
+  back = then;
+  addEventListener('pageshow', ({ persisted }) => { if (persisted) then(); });
+};

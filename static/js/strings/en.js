@@ -146,7 +146,7 @@ export default {
   'notice.still_queued': 'Your order is still being written down. Try again in a moment.',
   'notice.not_payable': 'This order can no longer be paid. Here is what became of it.',
   'notice.payment_declined': 'The payment was declined and nothing was charged. You can try again while the time runs.',
-  'notice.page_away': 'The payment page cannot be reached. Nothing was charged; try again.',
+  'notice.page_away': 'The payment page cannot be reached. Try again.',
   'notice.not_cancellable': 'This order can no longer be cancelled. Here is what became of it.',
   'notice.admission_required': 'It is not your turn yet. Join the waiting room.',
   'notice.admission_invalid': 'This turn was not yours for this sale. Reload the page.',

@@ -163,7 +163,7 @@ export default {
   'notice.still_queued': '订单还在写入，请稍后再试。',
   'notice.not_payable': '这笔订单已经不能付款，下面是它的结果。',
   'notice.payment_declined': '付款被拒绝，没有扣款。付款时间内可以再试。',
-  'notice.page_away': '暂时打不开支付页面，没有扣款，请再试。',
+  'notice.page_away': '暂时打不开支付页面，请再试。',
   'notice.not_cancellable': '这笔订单已经不能取消，下面是它的结果。',
   'notice.admission_required': '还没有轮到你，请先进入等候室。',
   'notice.admission_invalid': '这次购买资格不属于你或不属于这场抢购，请刷新页面。',
