@@ -6,6 +6,27 @@ use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
+    let (app, sale) = TestApp::selling(10, json!({})).await;
+    let told = all_told(app.shoppers(2_000), &sale).await;
+    let (winners, losers): (Vec<_>, Vec<_>) =
+        told.iter().partition(|(_, reply)| reply.order().is_some());
+    assert_eq!(winners.len(), 10);
+    for (_, reply) in losers {
+        reply.assert_problem(409, "sold_out");
+    }
+    let ids: HashSet<&str> = winners.iter().map(|(_, reply)| reply.text("order_id")).collect();
+    assert_eq!(ids.len(), 10, "order ids are unique");
+    let audit = app.assert_sound(&sale).await;
+    assert_eq!((audit.live, audit.remaining, audit.postgres.taken), (10, 0, 10));
+    for (shopper, reply) in winners {
+        let id = reply.text("order_id");
+        shopper.until(id, "pending_payment").await;
+        assert_eq!(shopper.refused(&sale, "already_ordered").await.text("order_id"), id);
+    }
+}
+
 /// A function of Redis passes on 8,000 values at most: what a large batch writes is cut.
 #[tokio::test]
 async fn the_largest_batch_is_admitted_at_once_and_first_come_first_served() {
@@ -83,20 +104,20 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         let (holder, held) = app.buyer(&sale).await;
         app.shopper().refused(&sale, "sold_out").await;
         // A batch of one is held up after its answer, so that the crowd becomes the next batch.
+        let (buyer, mut crowd) = (app.shopper(), app.shoppers(60));
         let fired = points.fired("admission.admitted");
-        points.set("admission.admitted=pause:1500").expect("a point");
+        // Much less than the two seconds that a purchase may wait.
+        points.set("admission.admitted=pause:800").expect("a point");
         let (early, its_sale) = (app.shopper(), sale.clone());
         let early = tokio::spawn(async move { early.buy_with_key(&its_sale, "early").await });
         while points.fired("admission.admitted") == fired {
             tokio::task::yield_now().await;
         }
         holder.at(&other).cancel(&held).await.assert(200);
-        let buyer = app.shopper();
         let bought = wait_for!("the unit has come back", {
             let reply = buyer.at(&other).buy_with_key(&sale, "mine").await;
             reply.is_accepted().then(|| reply.text("order_id").to_owned())
         });
-        let mut crowd = app.shoppers(60);
         crowd[30] = buyer;
         let replies = join_all(crowd.iter().map(|one| one.buy_with_key(&sale, "mine"))).await;
         early.await.expect("no panic").assert_problem(409, "sold_out");
