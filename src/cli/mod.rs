@@ -38,7 +38,7 @@ pub struct Cli {
 pub enum Command {
     /// Serve the API, the pages and the order writer in one process
     Serve(Box<serve::Serve>),
-    /// Run only the order writer, recovery, expiry and release loops
+    /// Run only the order writer, recovery, expiry, releases, refunds and reconciliation
     Worker(Box<serve::Worker>),
     /// Bring the schema up to date
     Migrate(Box<StoreSettings>),
@@ -46,8 +46,9 @@ pub enum Command {
     Seed(Box<StoreSettings>),
     /// Mint user tokens for load tests: a JSON array of {"user_id","token"}
     Tokens(Box<tokens::Tokens>),
-    /// Recompute the invariants I1 to I4 from what Postgres and Redis hold. Exits 0 if all hold, 1
-    /// if one is broken, 2 if it could not read them or orders were still under way
+    /// Recompute the invariants I1 to I4 from what Postgres and Redis hold, and compare the books
+    /// (I13). Exits 0 if all hold, 1 if one is broken, 2 if it could not read them or orders were
+    /// still under way
     Audit(Box<audit::AuditArgs>),
     /// Rebuild Redis from Postgres and what the order logs still hold
     Rebuild {
