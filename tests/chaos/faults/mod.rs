@@ -168,7 +168,7 @@ impl<'a> Stage<'a> {
     /// Strikes until the time is over, at least once, and until there is something to judge.
     pub async fn run(&mut self, fault: Fault) -> Result {
         fault.prepare(self).await?;
-        let latest = self.until + if fault == Fault::Payments { GRACE * 20 } else { GRACE };
+        let latest = self.until + if fault == Fault::Payments { GRACE * 40 } else { GRACE };
         loop {
             let accepted = self.world.accepted.iter().map(|one| one.load(Relaxed));
             let too_little = accepted.sum::<u64>() < self.plan.least_accepted;

@@ -86,7 +86,8 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
         // The provider is away.
         _ => stage.wait(500..1_500).await,
     }
-    stage.wait(500..1_500).await;
+    // Most of the time is for payments: a strike stops them for a second or two.
+    stage.wait(2_000..4_000).await;
     Ok(())
 }
 
