@@ -5,7 +5,7 @@ use crate::support::buggy_sale::{BuggySale, Manner};
 use crate::support::prelude::*;
 
 /// What is another at each run, or with each line that is added to a source.
-const VARIES: [(&str, &str); 11] = [
+const VARIES: [(&str, &str); 12] = [
     (r"http://127\.0\.0\.1:\d+", "[server]"),
     // Attempts a second and a latency: right-aligned, before the verdict.
     (r" {2,}\d+ +\d+\.\d  ", "  [rate]  [ms]  "),
@@ -19,6 +19,8 @@ const VARIES: [(&str, &str); 11] = [
     (r"(\.rs|\.lua):\d+", "$1:[line]"),
     // The process stood still, and the lesson was played again.
     (r"(?m)^  (Played again|本进程曾停顿).*\n", ""),
+    // It stood still for less, and a lease that nobody holds any more was seen to be over earlier.
+    (r"(?m)^ +(?:·  ){5}lock:phone = (no such key|不存在)\n", ""),
 ];
 
 fn shown(name: &str, text: &str, filters: &[(&str, &str)]) {
