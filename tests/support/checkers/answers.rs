@@ -83,7 +83,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
     for mut attempts in of_key.into_values() {
         attempts.sort_by_key(|one| one.completed);
         let Some(first) = attempts.iter().find(|one| one.answer.is_accepted()) else { continue };
-        // After a loss a later order may stand in for the lost one, which is `rejected` or gone.
+        // After a loss a later order, or a refusal, may stand in for it: it is `rejected` or gone.
         let gave_way = |order: i64| match case.rows.get(&order) {
             Some(row) => case.evidence.redis_lost_data && row.status == OrderStatus::Rejected,
             None => case.evidence.may_lose_accepted,
@@ -93,8 +93,13 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
             if differs && !gave_way(first.order) && !gave_way(one.order) {
                 found.add(format!("{first} and {one}"));
             }
-            if one.answer.is_refused() && first.is_before(one) && !case.evidence.may_lose_accepted {
-                found.add(format!("{first} and later {one}"));
+            if one.answer.is_refused()
+                && first.is_before(one)
+                && !case.evidence.may_lose_accepted
+                && !gave_way(first.order)
+            {
+                let end = case.rows.get(&first.order).map(|row| row.status);
+                found.add(format!("{first}, whose row is {end:?}, and later {one}"));
             }
         }
     }
