@@ -202,6 +202,13 @@ fn give_way(run: &mut Evidence, end: OrderStatus) {
     did_after_loss(run, keyed(5, buy(70, 1, Accepted, 105)));
 }
 
+/// Its unit went to somebody else, and the retry is told so.
+fn refuse_again(run: &mut Evidence, end: OrderStatus) {
+    has(run, 105, 5, end);
+    did(run, keyed(6, buy(60, 5, Accepted, 105)));
+    did_after_loss(run, keyed(6, buy(70, 5, SoldOut, NO_ORDER)));
+}
+
 type Change = fn(&mut Evidence);
 
 const BREAKS: &[(Checker, Change)] = &[
@@ -261,6 +268,11 @@ const BREAKS: &[(Checker, Change)] = &[
     }),
     (SameKeySameOrder, |run| did(run, keyed(5, buy(70, 1, AlreadyOrdered, 101)))),
     (SameKeySameOrder, |run| give_way(run, Expired)),
+    (SameKeySameOrder, |run| refuse_again(run, Expired)),
+    (SameKeySameOrder, |run| {
+        refuse_again(run, Rejected);
+        run.redis_lost_data = false;
+    }),
     (TerminalInTime, |run| run.settled.after = None),
     (TerminalInTime, |run| run.late.push("an instance sold nothing".to_owned())),
     (TerminalInTime, |run| run.outbox = 1),
@@ -314,6 +326,7 @@ const SOUND: &[Change] = &[
     |run| did_after_loss(run, read(15, OrderNotFound)),
     |run| did(run, keyed(6, buy(70, 1, AlreadyOrdered, 101))),
     |run| give_way(run, Rejected),
+    |run| refuse_again(run, Rejected),
     // It overlaps the pause, or the resume.
     |run| accepted_between(run, 40_500, 42_000),
     |run| accepted_between(run, 42_000, 44_500),
