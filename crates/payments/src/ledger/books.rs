@@ -3,6 +3,7 @@
 
 use super::{Ledger, LedgerError, Orders, PaymentState};
 use crate::provider::{Charge, ChargeStatus, Movement};
+use crate::simulated::SIMULATED;
 use PaymentState::{Captured, Declined, Pending, Refunded, Refunding};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -62,6 +63,15 @@ impl From<Row> for Payment {
     fn from(row: Row) -> Self {
         let (order_id, amount_cents, reference, charge_id, state, is_returned, refused) = row;
         Self { order_id, amount_cents, reference, charge_id, state, is_returned, refused }
+    }
+}
+
+impl Payment {
+    /// The charge by which a provider moved money; not of a time without one.
+    fn real_charge(&self) -> Option<&str> {
+        let id = self.charge_id.as_deref()?;
+        let is_real = !matches!(self.state, Pending | Declined) && !id.starts_with(SIMULATED);
+        is_real.then_some(id)
     }
 }
 
@@ -231,11 +241,18 @@ impl Sides {
     }
 
     fn ledger_against_provider(&self, books: &mut Books) {
-        let Some(charges) = &self.provider else { return };
+        let Some(charges) = &self.provider else {
+            let count = self.payments.iter().filter_map(Payment::real_charge).count();
+            if count > 0 {
+                books.drift.push(format!(
+                    "{count} captured by a provider that is not configured (PAYMENT_URL)"
+                ));
+            }
+            return;
+        };
         let mut side = ProviderSide { transactions: self.transactions, ..ProviderSide::default() };
-        let of = |payment: &'_ Payment| payment.charge_id.clone();
-        let known: HashMap<_, _> =
-            self.payments.iter().filter_map(|one| Some((of(one)?, one))).collect();
+        let known = self.payments.iter().filter_map(|one| Some((one.charge_id.as_ref()?, one)));
+        let known: HashMap<_, _> = known.collect();
         let open = self.payments.iter().filter(|one| one.charge_id.is_none());
         let open: HashMap<_, _> = open.map(|one| (one.reference.as_str(), one)).collect();
         for (id, there) in charges {
@@ -244,11 +261,10 @@ impl Sides {
             let here = known.get(id).or_else(|| open.get(there.charge.reference.as_str()));
             books.under_way += there.against(here.copied(), &mut books.drift);
         }
-        for (id, here) in known {
-            let is_money = !matches!(here.state, Pending | Declined);
-            // Of a time without a provider.
-            let is_simulated = id.starts_with("simulated-");
-            if is_money && !is_simulated && !charges.contains_key(&id) {
+        for here in &self.payments {
+            if let Some(id) = here.real_charge()
+                && !charges.contains_key(id)
+            {
                 let (amount, order) = (here.amount_cents, here.order_id);
                 books.drift.push(format!(
                     "{id}: {amount} captured for order {order}, and unknown to the provider"
