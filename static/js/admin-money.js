@@ -27,11 +27,13 @@ export async function showBooks(read) {
   }
 }
 
-/** Where an order's money is, and a button that returns it. */
+/** Where an order's money is, and a button that returns it; again if the provider has refused that. */
 export function moneyCell(order, returnIt) {
+  const button = (words) => h('button', { class: 'button small', type: 'button', 'aria-label': t('admin.refund_of', { id: order.order_id }), onclick: returnIt }, t(words));
   if (!order.payment) return h('td');
+  if (order.payment === 'refunding') return h('td', {}, h('span', {}, t('payment.refunding')), ' ', button('buy.retry'));
   if (order.status !== 'paid' || order.payment !== 'captured') return h('td', {}, t(`payment.${order.payment}`));
-  return h('td', {}, h('button', { class: 'button small', type: 'button', 'aria-label': t('admin.refund_of', { id: order.order_id }), onclick: returnIt }, t('admin.refund')));
+  return h('td', {}, button('admin.refund'));
 }
 
 /** Asks before money goes back. Resolves to null, or to whether the unit comes back, too. */

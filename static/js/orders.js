@@ -137,7 +137,7 @@ async function refresh() {
     const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}`);
     orders.forEach(take);
     if (orders.length < PAGE) older = false;
-    if (HERE && !greeted && !rows.has(HERE)) await shop('GET', `/api/v1/orders/${encodeURIComponent(HERE)}`).then((order) => { take(order); alone = rows.get(HERE); }, () => {});
+    if (HERE && !greeted && !rows.has(HERE)) await find(HERE);
     banner('');
   } catch (problem) {
     banner(problem.status ? errorWords(problem) : t('error.network'));
@@ -147,6 +147,16 @@ async function refresh() {
   place();
   if (!greeted && rows.has(HERE)) tell(rows.get(HERE));
   greeted = true;
+}
+
+/** An order that is older than the list's first page. One that is not there is not looked for again. */
+async function find(id) {
+  try {
+    take(await shop('GET', `/api/v1/orders/${encodeURIComponent(id)}`));
+    alone = rows.get(id);
+  } catch (problem) {
+    if (![400, 404].includes(problem.status)) throw problem;
+  }
 }
 
 async function more() {

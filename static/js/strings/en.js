@@ -9,7 +9,7 @@ export default {
   'nav.lab': 'Lab',
   'nav.admin': 'Operators',
   'nav.api': 'API',
-  'foot': 'Payment is simulated. No money moves, nothing is shipped.',
+  'foot': 'No money moves without a payment provider; nothing is shipped.',
   'days': '{n} d',
   'days_only': '{n} days',
   'link.live': 'Live',
