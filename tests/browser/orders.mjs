@@ -65,7 +65,7 @@ export function orders(stage) {
     });
 
     it('has pages, also while the newest orders are queued', async () => {
-      const page = await newcomer();
+      const page = await newcomer({ expected: ['status of 503'] });
       // What the server answers while they are: no row yet, and a time cut to the second, so before
       // those of older orders.
       await page.route('**/api/v1/orders?limit=20', async (route) => {
@@ -81,10 +81,14 @@ export function orders(stage) {
       await page.click('#more');
       await page.waitForFunction(() => document.querySelectorAll('.order').length === 23);
       await page.waitForSelector('#more', { state: 'hidden' });
-      // One that is asked for by its number stands above, and the pages go on as without it.
+      // One that is asked for by its number stands above, though it could not be read at first, and
+      // the pages go on as without it.
       const first = (await stage.server.admin('GET', `/${sale.id}/orders`)).orders.at(-1).order_id;
+      let asked = 0;
+      await page.route(`**/api/v1/orders/${first}`, (route) => (asked++ ? route.fallback() : route.fulfill({ status: 503, json: { code: 'unavailable' } })));
       await page.goto(`/orders?order=${first}`);
       await page.waitForFunction(() => document.querySelectorAll('#here .order').length === 1 && document.querySelectorAll('.order').length === 21);
+      assert.ok(asked > 1, 'it was asked for again');
       await page.click('#more');
       await page.waitForFunction(() => document.querySelectorAll('.order').length === 23);
       await page.leave();

@@ -300,6 +300,10 @@ export function payments(stage) {
       await page.getByRole('button', { name: `Refund order ${kept}` }).click();
       await page.getByRole('button', { name: 'No, go back' }).click();
       assert.equal(await rows.getByRole('button', { name: /^Refund order/ }).count(), 2, 'asking does nothing');
+      await server.provider.faults({ away: true });
+      await refund(kept, false);
+      assert.equal(await page.getByRole('button', { name: `Refund order ${kept}` }).textContent(), 'Try again');
+      await server.provider.faults({});
       await refund(kept, false);
       await refund(given, true);
       await page.locator('#orders tbody tr', { hasText: given }).getByText('Cancelled', { exact: true }).waitFor();
