@@ -123,7 +123,8 @@ impl Buyer {
             if self.till.world.is_stopping() {
                 return None;
             }
-            tokio::time::sleep(random.millis(20..100) * attempt).await;
+            // Two of three requests came too early, and took the time of those that pay.
+            tokio::time::sleep(random.millis(100..300) * attempt).await;
         }
         None
     }

@@ -19,7 +19,7 @@ const KEY: &str = "a key of the provider";
 const SERVERS: usize = 2;
 const PROVIDER: usize = SERVERS;
 /// Buyers at a time for each client of the plan.
-const BUYERS: u16 = 3;
+const BUYERS: u16 = 6;
 /// Time enough to pay, also on a busy machine; and hardly enough.
 const SALES: [Habits; 2] = [Habits { seconds_to_pay: 10, ..ORDINARY }, ORDINARY];
 /// Reconciliation asks for an attempt every 30 s at least.
@@ -87,7 +87,7 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
         _ => stage.wait(500..1_500).await,
     }
     // Most of the time is for payments: a strike stops them for a second or two.
-    stage.wait(2_000..4_000).await;
+    stage.wait(3_000..6_000).await;
     Ok(())
 }
 
