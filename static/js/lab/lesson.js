@@ -227,8 +227,15 @@ async function run() {
     if (line) { text($('#say'), refusal(problem)); text($('#again-why'), refusal(problem)); } else failed(problem, run);
   } finally {
     again.disabled = false;
-    $('#preparing').hidden = true;
+    prepared();
   }
+}
+
+/** The play is there, or will not come: now the other lessons are shown, from this one on. */
+function prepared() {
+  $('#preparing').hidden = true;
+  const strip = $('#strip'), here = $('[aria-current]', strip)?.parentElement;
+  if (here) strip.scrollLeft = here.offsetLeft - strip.offsetLeft - 16;
 }
 
 function optionForm() {
@@ -256,7 +263,6 @@ async function load() {
   workedAgain();
   lesson = lessons.find(({ id }) => id === ID);
   $('#strip').replaceChildren(...lessonStrip(lessons, ID));
-  $('#strip [aria-current]')?.parentElement.scrollIntoView({ block: 'nearest', inline: 'center' });
   $('#missing').hidden = Boolean(lesson);
   $('#preparing').hidden = !lesson;
   $('#page').hidden = !lesson;
@@ -270,7 +276,7 @@ async function load() {
   }
   optionForm();
   if (lesson.available?.ok === false) {
-    $('#preparing').hidden = true;
+    prepared();
     $('#unplayed').hidden = false;
     text($('#unplayed-why'), t('lab.unavailable', { why: lesson.available.why ?? '' }));
     $('#recording').hidden = !lesson.available.recorded;
