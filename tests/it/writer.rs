@@ -8,16 +8,13 @@ use flash_sale::orders::outcome::Outcome;
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services, AcceptedBatch) {
     let sale = app.sale(stock, json!({})).await;
     let (services, mut channel) = app.approved_services().await;
-    let mut whole: Option<AcceptedBatch> = None;
+    let mut batches: Vec<AcceptedBatch> = Vec::new();
     for _ in 0..count {
         must_accept(&services, sale.parse().expect("an id")).await;
-        let batch = channel.recv().await.expect("handed on");
-        match &mut whole {
-            Some(whole) => whole.orders.extend(batch.orders),
-            None => whole = Some(batch),
-        }
+        batches.push(channel.recv().await.expect("handed on"));
     }
-    (sale, services, whole.expect("somebody bought"))
+    let orders = batches.iter().flat_map(|batch| batch.orders.clone()).collect();
+    (sale, services, AcceptedBatch { orders, ..batches.remove(0) })
 }
 
 fn first(count: usize, batch: &AcceptedBatch) -> AcceptedBatch {
