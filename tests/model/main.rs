@@ -35,10 +35,11 @@ mod properties;
 mod protocol;
 mod state;
 
+use actions::Action;
 use properties::*;
-use protocol::{Protocol, Rule};
-use state::Faults;
-use stateright::{Checker, HasDiscoveries, Model};
+use protocol::{Index, Protocol, Rule};
+use state::{Faults, State};
+use stateright::{Checker, HasDiscoveries, Model, Path};
 use std::{collections::BTreeSet, time::Instant};
 
 const NEITHER: [bool; 2] = [false, false];
@@ -70,6 +71,10 @@ impl Protocol {
     }
 }
 
+fn steps(path: Path<State, Action>) -> Vec<(&'static str, Index)> {
+    path.into_actions().into_iter().map(|(what, at, _)| (what, at)).collect()
+}
+
 /// Visits every state: all properties must hold in each, and these corners must be among them.
 fn holds(name: &str, model: Protocol, corners: &[&'static str]) {
     let began = Instant::now();
@@ -79,8 +84,7 @@ fn holds(name: &str, model: Protocol, corners: &[&'static str]) {
     println!("{name}: {states} states, up to {depth} steps deep, {took:?}");
     for property in always().map(|property| property.name) {
         if let Some(path) = checker.discovery(property) {
-            let path = path.into_actions();
-            panic!("{name}: not always: {property}\n{path:#?}");
+            panic!("{name}: not always: {property}\n{:#?}", steps(path));
         }
     }
     for corner in corners {
@@ -96,7 +100,7 @@ fn breaks(name: &str, without: &'static [Rule], model: Protocol, property: &'sta
         .target_state_count(4_000_000) // without the rule there may be no end
         .spawn_bfs()
         .join();
-    let steps = checker.discovery(property).map(|path| path.into_actions());
+    let steps = checker.discovery(property).map(steps);
     let (states, took) = (checker.unique_state_count(), began.elapsed());
     println!("{name}: {states} states, {took:?}, not always: {property}\n    {steps:?}");
     assert!(steps.is_some(), "{name}: the model does not miss the rule");
