@@ -77,9 +77,11 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     }
     let replay = shopper.buy_with_key(&sale, "the one key").await;
     assert_eq!(replay.text("order_id"), replies[0].text("order_id"));
+    for id in &ids {
+        shopper.until(id, "pending_payment").await;
+    }
     let mut own = Vec::from_iter(ids);
     for id in &mut own {
-        shopper.until(id, "pending_payment").await;
         shopper.cancel(id).await.assert(200);
         *id = shopper.order_to_pay(&sale).await;
         shopper.refused(&sale, "already_ordered").await;

@@ -117,14 +117,20 @@ fn money() -> Money {
         state: state.to_owned(),
         charge: Some(id.clone()),
     });
+    let told = |paid, cancelled, may_be_refunded| Told {
+        paid,
+        cancelled,
+        may_be_refunded,
+        ..Told::default()
+    };
     let side = json!({"captured_cents": 300, "refunded_cents": 200});
     Money {
         ledger: ledger.collect(),
         orders: [(1, (Paid, 100)), (2, (Cancelled, 100)), (3, (Paid, 100))].into(),
         told: [
-            (1, Told { paid: true, ..Told::default() }),
-            (2, Told { cancelled: true, ..Told::default() }),
-            (3, Told { paid: true, may_be_refunded: true, ..Told::default() }),
+            (1, told(true, false, false)),
+            (2, told(false, true, false)),
+            (3, told(true, false, true)),
         ]
         .into(),
         books: vec![json!({"ok": true, "quiescent": true, "paid_cents": 100, "provider": side})],

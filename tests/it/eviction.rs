@@ -12,32 +12,29 @@ async fn old_sale(app: &TestApp) -> (String, Shopper, String) {
     (sale, buyer, order)
 }
 
-/// So many hours from now.
-async fn close(app: &TestApp, sale: &str, hours: i64) -> Reply {
-    app.change(sale, json!({"closes_at": in_secs(hours * HOUR)})).await
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended() {
     let app = TestApp::start().await;
     let (sale, buyer, order) = old_sale(&app).await;
+    let close_at =
+        async |hours: i64| app.change(&sale, json!({"closes_at": in_secs(hours * HOUR)})).await;
     let evicted = async || eviction::step(&app.services.catalog).await.expect("a pass");
     let keys = async || -> Vec<String> {
         app.redis().await.keys(format!("{}{{sale:{sale}}}*", app.prefix)).await.expect("KEYS")
     };
     // Over, but not for long enough: a retry must still get its first answer.
-    close(&app, &sale, -23).await.assert(200);
+    close_at(-23).await.assert(200);
     assert_eq!(evicted().await, 0);
     assert!(!keys().await.is_empty());
     let cached = app.services.catalog.cache.get(sale.parse().expect("an id")).expect("cached");
     assert_eq!(cached.buyers.len(), 1);
-    close(&app, &sale, -25).await.assert(200);
+    close_at(-25).await.assert(200);
     wait_for!(cached.buyers.is_empty());
     assert_eq!(evicted().await, 1);
     assert_eq!(keys().await, Vec::<String>::new());
     app.shopper().refused(&sale, "ended").await;
     assert_eq!(app.audit(&sale).await.problems, [""; 0]);
-    close(&app, &sale, 1).await;
+    close_at(1).await;
     wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
     app.assert_sound(&sale).await;
@@ -47,7 +44,9 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
 async fn extended_while_it_is_retired(reaches_redis: bool) {
     let app = TestApp::start().await;
     let (sale, buyer, order) = old_sale(&app).await;
-    close(&app, &sale, -25).await.assert(200);
+    let close_at =
+        async |hours: i64| app.change(&sale, json!({"closes_at": in_secs(hours * HOUR)})).await;
+    close_at(-25).await.assert(200);
     let points = &app.services.fail_points;
     points.set("eviction.deciding=pause:600000").expect("a point");
     let extending = async {
@@ -55,7 +54,7 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
         if !reaches_redis {
             points.set("sale.changed=error*always").expect("a point");
         }
-        let reply = close(&app, &sale, 1).await;
+        let reply = close_at(1).await;
         assert_eq!(reply.status.is_server_error(), !reaches_redis, "{:#}", reply.body);
         points.resume();
     };

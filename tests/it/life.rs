@@ -4,24 +4,33 @@ use crate::{contract::assert_order, support::prelude::*};
 
 /// From now on the database notes every change of status and every unit that enters the outbox. It
 /// enters again if an order is recovered that is closed by then; it returns once, which audits see.
-const KEEP_HISTORY: &str = "
-    CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
-    CREATE FUNCTION note_status() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN INSERT INTO history VALUES (NEW.id, NEW.status::text); RETURN NULL; END $$;
-    CREATE FUNCTION note_release() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN INSERT INTO history VALUES (NEW.order_id, 'released') ON CONFLICT DO NOTHING;
-        RETURN NULL; END $$;
-    CREATE UNIQUE INDEX ON history (order_id) WHERE event = 'released';
-    CREATE TRIGGER note_status AFTER UPDATE OF status ON orders
-        FOR EACH ROW EXECUTE FUNCTION note_status();
-    CREATE TRIGGER note_release AFTER INSERT ON releases
-        FOR EACH ROW EXECUTE FUNCTION note_release();";
+async fn keep_history(app: &TestApp) {
+    app.execute(
+        "CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
+         CREATE FUNCTION note_status() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO history VALUES (NEW.id, NEW.status::text); RETURN NULL; END $$;
+         CREATE FUNCTION note_release() RETURNS trigger LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO history VALUES (NEW.order_id, 'released') ON CONFLICT DO NOTHING;
+             RETURN NULL; END $$;
+         CREATE UNIQUE INDEX ON history (order_id) WHERE event = 'released';
+         CREATE TRIGGER note_status AFTER UPDATE OF status ON orders
+             FOR EACH ROW EXECUTE FUNCTION note_status();
+         CREATE TRIGGER note_release AFTER INSERT ON releases
+             FOR EACH ROW EXECUTE FUNCTION note_release();",
+    )
+    .await;
+}
 
 async fn history(app: &TestApp) -> BTreeMap<String, String> {
-    let query = "SELECT order_id::text, string_agg(event, ' ' ORDER BY event)
-                 FROM history GROUP BY order_id";
-    let orders = sqlx::query_as(query).fetch_all(&mut app.database.connect().await).await;
+    let query =
+        "SELECT order_id::text, string_agg(event, ' ' ORDER BY event) FROM history GROUP BY 1";
+    let query = sqlx::query_as::<_, (String, String)>(query);
+    let orders = query.fetch_all(&mut app.database.connect().await).await;
     orders.expect("the history").into_iter().collect()
+}
+
+async fn assert_all_were(app: &TestApp, ids: &[String], events: &str) {
+    assert_eq!(history(app).await, ids.iter().map(|id| (id.clone(), events.to_owned())).collect());
 }
 
 #[track_caller]
@@ -39,8 +48,6 @@ async fn decided(shopper: &Shopper, id: &str) -> Value {
 }
 
 const PAYMENTS: &str = "SELECT count(*) FROM payments WHERE state = 'captured'";
-pub const WAITING_FOR_LOCKS: &str = "SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_payments_at_once_are_one_payment() {
@@ -64,7 +71,7 @@ async fn fifty_payments_at_once_are_one_payment() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     let (app, other) = TestApp::pair().await;
-    app.execute(KEEP_HISTORY).await;
+    keep_history(&app).await;
     let sale = app.sale(1, json!({})).await;
     let mut owner = app.shopper();
     let mut id = owner.order_to_pay(&sale).await;
@@ -93,8 +100,7 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     }
     assert_eq!(app.sale_now(&sale).await["remaining"], 1);
     app.assert_sound_with(&sale, json!({"live": 0, "cancelled": 11, "remaining": 1})).await;
-    let expected = ids.into_iter().map(|id| (id, "cancelled released".to_owned())).collect();
-    assert_eq!(history(&app).await, expected);
+    assert_all_were(&app, &ids, "cancelled released").await;
     wait_for!(next.buy(&sale).await.is_accepted());
     app.assert_sound_with(&sale, json!({"live": 1, "cancelled": 11, "remaining": 0})).await;
 }
@@ -103,7 +109,8 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     // The time to pay of three orders is over, at an instance without a sweeper.
-    let (app, sale) = TestApp::selling_with(Options::without_writer(), 3, json!({})).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let sale = app.sale(3, json!({})).await;
     let orders = crowd(&app, &sale, 3).await;
     let writer = app.another(Options::default()).await;
     all_written(&orders).await;
@@ -128,7 +135,9 @@ async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     );
     sweep.execute(AssertSqlSafe(expire)).await.expect("expires");
     let finish = async {
-        wait_for!(app.number(WAITING_FOR_LOCKS).await == 2);
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        wait_for!(app.number(waiting).await == 2);
         sweep.commit().await.expect("commit");
     };
     let (paid, cancelled, ()) = tokio::join!(shopper.pay(id), shopper.cancel(id), finish);
@@ -141,7 +150,7 @@ async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
 async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
     const ORDERS: usize = 60;
     let (app, other) = TestApp::pair().await;
-    app.execute(KEEP_HISTORY).await;
+    keep_history(&app).await;
     let sale = app.sale(ORDERS as i64, json!({"payment_timeout_secs": 1})).await;
     let outcomes = join_all((0..ORDERS).map(async |number| {
         let payer = app.shopper();
@@ -186,7 +195,8 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
-    let (app, sale) = TestApp::selling_with(Options::without_writer(), 10, json!({})).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let sale = app.sale(10, json!({})).await;
     let buyers = crowd(&app, &sale, 10).await;
     app.execute(&format!("UPDATE sales SET stock = 3 WHERE id = {sale}")).await;
     let _writer = app.another(Options::default()).await;

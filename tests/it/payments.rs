@@ -1,6 +1,6 @@
 //! Payments that go wrong: with a provider that does what the test says, through the real router.
 
-use crate::{life::WAITING_FOR_LOCKS, support::prelude::*};
+use crate::support::prelude::*;
 use ::payments::provider::{Charge, PaymentProvider};
 use ::payments::{settings::PaymentLink, signature::WebhookSecret};
 use scripted::{Mood, Scripted};
@@ -26,8 +26,8 @@ impl Till {
         let provider = Scripted::new();
         let webhooks = Some(WebhookSecret::new(SECRET_OF_HOOKS));
         let payments = Some(PaymentLink { provider: Arc::new(provider.clone()), webhooks });
-        let options = Options { payments, ..options };
-        let (app, sale) = TestApp::selling_with(options, 20, json!({})).await;
+        let app = TestApp::start_with(Options { payments, ..options }).await;
+        let sale = app.sale(20, json!({})).await;
         Self { app, provider, sale }
     }
 
@@ -87,8 +87,14 @@ impl Till {
         told.charges.iter().find(of_it).expect("a charge").clone()
     }
 
+    async fn arm(&self, point: &str) {
+        self.app.services.fail_points.set(point).expect("a fail point");
+    }
+
     async fn waiting_for_locks(&self, count: i64) {
-        wait_for!(self.app.number(WAITING_FOR_LOCKS).await == count);
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        wait_for!(self.app.number(waiting).await == count);
     }
 }
 
@@ -103,29 +109,30 @@ pub async fn until_payment(shopper: &Shopper, order: &str, payment: &str) -> Val
     })
 }
 
-fn begin(shopper: &Shopper, order: &str, step: &str) -> JoinHandle<Reply> {
-    tokio::spawn(shopper.ask("POST", &format!("/api/v1/orders/{order}/{step}")).into_future())
-}
-
 /// Whatever ends the order between the charge and its record: the money goes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_capture_that_loses_against_cancelling_or_expiry_is_refunded() {
     let till = Till::open().await;
     for (status, refunds) in [("cancelled", 1), ("expired", 2)] {
         let (shopper, order) = till.app.buyer(&till.sale).await;
-        let points = &till.app.services.fail_points;
-        points.set("pay.charged=pause:600000").expect("a fail point");
-        let fired = points.fired("pay.charged");
-        let paying = begin(&shopper, &order, "pay");
-        wait_for!(points.fired("pay.charged") > fired);
+        till.arm("pay.charged=pause:600000").await;
+        let fired = till.app.services.fail_points.fired("pay.charged");
+        let paying = {
+            let (shopper, order) = (shopper.clone(), order.clone());
+            tokio::spawn(async move { shopper.pay(&order).await })
+        };
+        wait_for!(till.app.services.fail_points.fired("pay.charged") > fired);
         until_payment(&shopper, &order, "pending").await;
-        let lapse = format!("UPDATE orders SET pay_by = now() WHERE id = {order}");
         match status {
             "cancelled" => shopper.cancel(&order).await.assert(200),
-            _ => till.app.execute(&lapse).await,
+            _ => {
+                till.app
+                    .execute(&format!("UPDATE orders SET pay_by = now() WHERE id = {order}"))
+                    .await;
+            }
         }
         shopper.until(&order, status).await;
-        points.resume();
+        till.app.services.fail_points.resume();
         let paid = paying.await.expect("no panic");
         paid.assert_problem(409, "not_payable");
         assert_eq!(paid.text("order_status"), status);
@@ -148,17 +155,23 @@ async fn a_capture_that_wins_against_cancelling_or_expiry_keeps_its_order() {
         lock.execute(AssertSqlSafe(row)).await.expect("the row");
         let finish = async {
             till.waiting_for_locks(1).await;
-            if other == "cancelling" {
-                let cancelling = begin(&shopper, &order, "cancel");
-                till.waiting_for_locks(2).await;
-                lock.commit().await.expect("commit");
-                cancelling.await.expect("no panic").assert_problem(409, "not_cancellable");
-            } else {
-                // The capture began in time.
-                let due =
-                    format!("UPDATE orders SET pay_by = clock_timestamp() WHERE id = {order}");
-                lock.execute(AssertSqlSafe(due)).await.expect("it is due");
-                lock.commit().await.expect("commit");
+            match other {
+                "cancelling" => {
+                    let cancelling = tokio::spawn({
+                        let (shopper, order) = (shopper.clone(), order.clone());
+                        async move { shopper.cancel(&order).await }
+                    });
+                    till.waiting_for_locks(2).await;
+                    lock.commit().await.expect("commit");
+                    cancelling.await.expect("no panic").assert_problem(409, "not_cancellable");
+                }
+                _ => {
+                    // The capture began in time.
+                    let due =
+                        format!("UPDATE orders SET pay_by = clock_timestamp() WHERE id = {order}");
+                    lock.execute(AssertSqlSafe(due)).await.expect("it is due");
+                    lock.commit().await.expect("commit");
+                }
             }
         };
         let (paid, ()) = tokio::join!(shopper.pay(&order), finish);
@@ -346,7 +359,10 @@ async fn an_attempt_locks_its_payments_before_the_order() {
     let mut lock = connection.begin().await.expect("begin");
     let payments = format!("SELECT FROM payments WHERE order_id = {order} FOR UPDATE");
     lock.execute(AssertSqlSafe(payments)).await.expect("the payments");
-    let paying = begin(&shopper, &order, "pay");
+    let paying = tokio::spawn({
+        let (shopper, order) = (shopper.clone(), order.clone());
+        async move { shopper.pay(&order).await }
+    });
     till.waiting_for_locks(1).await;
     let row = format!("SELECT FROM orders WHERE id = {order} FOR UPDATE");
     lock.execute(AssertSqlSafe(row)).await.expect("no deadlock");
@@ -365,18 +381,23 @@ async fn the_books_name_what_does_not_agree() {
     till.assert_books(400, 0).await;
     let charge = |order: &str| till.charge_of(order);
     let [lost, unpaid, refunded, cheaper] = [0, 1, 2, 3].map(|number: usize| &*orders[number].1);
-    let change = format!(
-        "DELETE FROM payments WHERE order_id = {lost};
-         UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
-         WHERE id = {unpaid};
-         UPDATE payments SET state = 'refunded', reason = 'operator' WHERE order_id = {refunded};
-         UPDATE payments SET amount_cents = 1 WHERE order_id = {cheaper}"
-    );
-    till.app.execute(&change).await;
-    let Charge { id, reference, .. } = charge(lost);
+    till.app
+        .execute(&format!(
+            "DELETE FROM payments WHERE order_id = {lost};
+             UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
+             WHERE id = {unpaid};
+             UPDATE payments SET state = 'refunded', reason = 'operator'
+             WHERE order_id = {refunded};
+             UPDATE payments SET amount_cents = 1 WHERE order_id = {cheaper}"
+        ))
+        .await;
     let mut expected = vec![
         format!("order {lost} is paid, and nothing was captured"),
-        format!("{id}: 100 captured for {reference}, and not in the ledger"),
+        format!(
+            "{}: 100 captured for {}, and not in the ledger",
+            charge(lost).id,
+            charge(lost).reference
+        ),
         format!("{}: 100 captured for order {unpaid}, which is not paid", charge(unpaid).reference),
         format!("{}: 0 refunded of order {refunded}, 100 in the ledger", charge(refunded).id),
         format!("order {cheaper}: 1 captured, its price is 100"),

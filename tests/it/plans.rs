@@ -133,13 +133,14 @@ async fn statements_under_load_use_their_indexes() {
     let with_values = with_values(&app).await;
     let (mut sessions, statements) = prepared(app.services.databases.postgres.connections()).await;
     // The outbox and what is due are empty but for moments: a sale that few pay for fills them.
-    let few_pay = "
-        INSERT INTO releases (order_id, sale_id, user_id)
-            SELECT id, sale_id, user_id FROM orders
-            WHERE status = 'expired' ORDER BY created_at LIMIT 20000;
-        UPDATE orders SET pay_by = now() WHERE status = 'pending_payment' AND id % 5 = 0;
-        ANALYZE releases, orders;";
-    app.execute(few_pay).await;
+    app.execute(
+        "INSERT INTO releases (order_id, sale_id, user_id)
+             SELECT id, sale_id, user_id FROM orders
+             WHERE status = 'expired' ORDER BY created_at LIMIT 20000;
+         UPDATE orders SET pay_by = now() WHERE status = 'pending_payment' AND id % 5 = 0;
+         ANALYZE releases, orders;",
+    )
+    .await;
     let with_statement = |case: Case| {
         let found: Vec<&Prepared> = statements.iter().filter(|one| case.is_of(one)).collect();
         assert_eq!(found.len(), 1, "{}: not one statement", case.title);
@@ -162,9 +163,11 @@ async fn statements_under_load_use_their_indexes() {
         }
     }
     // A sale fills the table within seconds, long before anybody has counted its rows.
-    let uncounted = "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass;
-                     ALTER TABLE orders SET (fillfactor = 100);";
-    app.execute(uncounted).await;
+    app.execute(
+        "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass;
+         ALTER TABLE orders SET (fillfactor = 100);",
+    )
+    .await;
     for (case, statement) in &cases[..SHOPPERS] {
         let session = &mut sessions[statement.connection];
         let arguments = with_values(case.arguments);

@@ -13,7 +13,8 @@ async fn without_their_writer(app: &TestApp, sales: &[String]) -> Services {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_written() {
-    let (app, sale) = TestApp::selling_with(Options::without_writer(), 10, json!({})).await;
+    let app = TestApp::start_with(Options::without_writer()).await;
+    let sale = app.sale(10, json!({})).await;
     let id = sale.parse().expect("an id");
     let accepted = Instant::now();
     let services = without_their_writer(&app, &vec![sale.clone(); 5]).await;
@@ -64,7 +65,8 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
 /// An id says when it was made: a sale that was not open by then cannot have that order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
-    let (app, open) = TestApp::selling(10, json!({})).await;
+    let app = TestApp::start().await;
+    let open = app.sale(10, json!({})).await;
     let next = app.sale(10, json!({"opens_at": in_secs(3_600)})).await;
     // No rebuild repairs what the test breaks.
     app.services.fail_points.set("rebuild.elected=error*always").expect("a point");

@@ -2,6 +2,8 @@
 
 use crate::support::prelude::*;
 use redis::InfoDict;
+use serde::Deserialize;
+use uuid::Uuid;
 
 const MARK: &str = "-- not rolling:";
 
@@ -107,8 +109,26 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
 const LEFT_IN_POSTGRES: &str = include_str!("upgrade/70f243a.sql");
 const LEFT_IN_REDIS: &str = include_str!("upgrade/70f243a.redis");
 
-fn is_live(told: &Value) -> bool {
-    told["status"] == "pending_payment" || told["status"] == "paid"
+#[derive(Deserialize)]
+struct Answered {
+    user: Uuid,
+    sale: String,
+    order: String,
+    key: Option<String>,
+    status: String,
+}
+
+impl Answered {
+    fn is_live(&self) -> bool {
+        ["pending_payment", "paid"].contains(&&*self.status)
+    }
+
+    fn buyer(&self, app: &TestApp) -> Shopper {
+        let user = UserId::from_bytes(*self.user.as_bytes());
+        let mut buyer = app.shopper();
+        (buyer.user, buyer.token) = (user, app.mint(user));
+        buyer
+    }
 }
 
 async fn load_postgres(connection: &mut PgConnection) {
@@ -154,32 +174,28 @@ fn hex(digits: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-async fn assert_kept(app: &TestApp, answers: &[Value]) -> usize {
+async fn assert_kept(app: &TestApp, answers: &[Answered]) -> usize {
     let mut bought_again = 0;
     for told in answers {
-        let [user, sale, order, status] =
-            ["user", "sale", "order", "status"].map(|member| told[member].as_str().expect(member));
-        let mut buyer = app.shopper();
-        buyer.user = serde_json::from_value(told["user"].clone()).expect("a user");
-        buyer.token = app.mint(buyer.user);
-        buyer.until(order, status).await;
-        let reply = buyer.told(sale).await;
-        if ["4", "5"].contains(&sale) {
+        let buyer = told.buyer(app);
+        buyer.until(&told.order, &told.status).await;
+        let reply = buyer.told(&told.sale).await;
+        if ["4", "5"].contains(&&*told.sale) {
             reply.assert_problem(409, "ended");
             continue;
         }
-        if is_live(told) {
+        if told.is_live() {
             reply.assert_problem(409, "already_ordered");
             let named = reply.text("order_id");
-            let mut own = answers.iter().filter(|other| other["user"] == user);
-            assert!(own.any(|other| other["order"] == named), "{named}");
+            let mut own = answers.iter().filter(|other| other.user == told.user);
+            assert!(own.any(|other| other.order == named), "{named}");
         } else {
             reply.assert(202);
             bought_again += 1;
         }
-        if let Some(key) = told["key"].as_str() {
-            let replay = buyer.buy_with_key(sale, key).await.must_be(202);
-            assert_eq!(replay.text("order_id"), order);
+        if let Some(key) = &told.key {
+            let replay = buyer.buy_with_key(&told.sale, key).await.must_be(202);
+            assert_eq!(replay.text("order_id"), told.order);
             assert_eq!(replay.header("idempotent-replayed"), "true");
         }
     }
@@ -223,13 +239,13 @@ async fn a_running_shop_is_carried_over((same_redis, ending): (bool, &'static st
         wait_for!(app.audit(sale).await.redis.epoch == Some(epoch));
     }
     let answers = include_str!("upgrade/70f243a.json");
-    let answers: Vec<Value> = serde_json::from_str(answers).expect("answers");
+    let answers: Vec<Answered> = serde_json::from_str(answers).expect("answers");
     assert_eq!(app.number("SELECT count(*) FROM orders").await, answers.len() as i64);
     app.shopper().refused("3", "paused").await;
     app.steer("3", "resume").await;
     let again = assert_kept(&app, &answers).await;
     for (sale, stock, again) in [("1", 64, again), ("2", 32, 0), ("3", 16, 0), ("6", 32, 0)] {
-        let live = |told: &&Value| told["sale"] == sale && is_live(told);
+        let live = |told: &&Answered| told.sale == sale && told.is_live();
         let held = answers.iter().filter(live).count();
         let winners = crowd(&app, sale, stock).await;
         assert_eq!(winners.len(), stock - held - again, "sale {sale}");

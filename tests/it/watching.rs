@@ -6,8 +6,7 @@ const ADDED: [&str; 2] = ["instance", "job"];
 /// The metric that Prometheus makes of a scrape itself.
 const UP: &str = "up";
 
-/// Labels with their values, by metric.
-type Exported = BTreeMap<String, BTreeSet<(String, String)>>;
+type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 fn parse(text: &str) -> Exported {
     let mut exported = Exported::new();
@@ -16,7 +15,10 @@ fn parse(text: &str) -> Exported {
             Some((name, rest)) => (name, rest.rsplit_once('}').expect("a closing brace").0),
             None => (line.split_once(' ').expect("a value").0, ""),
         };
-        exported.entry(name.to_owned()).or_default().extend(matchers(labels));
+        let known = exported.entry(name.to_owned()).or_default();
+        for (label, value) in matchers(labels) {
+            known.entry(label).or_default().insert(value);
+        }
     }
     exported
 }
@@ -55,11 +57,13 @@ fn problems(query: &Query, exported: &Exported) -> Vec<String> {
             found.push(format!("{place}: no metric {name}"));
             continue;
         };
-        known.extend(labels.iter().map(|(label, _)| label.as_str()));
+        known.extend(labels.keys().map(String::as_str));
         let selector = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
-        for matcher in matchers(selector.map_or("", |(selector, _)| selector)) {
-            if !labels.contains(&matcher) && !ADDED.contains(&&*matcher.0) {
-                found.push(format!("{place}: {name} has no {matcher:?}"));
+        for (label, value) in matchers(selector.map_or("", |(selector, _)| selector)) {
+            let values = labels.get(&label);
+            let is_known = values.is_some_and(|values| values.contains(&value));
+            if !is_known && !ADDED.contains(&label.as_str()) {
+                found.push(format!("{place}: {name} has no {label} {value:?}"));
             }
         }
     }
@@ -144,7 +148,7 @@ async fn scrape() -> Exported {
     program.terminate().await;
     database.drop().await;
     let mut exported = parse(text);
-    exported.entry(UP.to_owned()).or_default();
+    exported.insert(UP.to_owned(), BTreeMap::new());
     exported
 }
 

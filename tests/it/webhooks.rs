@@ -114,14 +114,16 @@ async fn an_event_is_applied_once_and_in_any_order() {
 async fn the_lost_answers_of_a_crowd_are_found_in_one_step() {
     let till = Till::open_with(Options::without_writer()).await; // nothing steps but the test
     let sale = &till.sale;
-    let crowd = format!(
-        "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-         SELECT n, {sale}, gen_random_uuid(), 0, 'pending_payment', 100, now(), now() + '1 h'
-         FROM generate_series(1, 2000) n;
-         INSERT INTO payments (order_id, amount_cents, currency, attempt, reference, state)
-         SELECT n, 100, 'USD', 1, 'crowd-' || n, 'intent' FROM generate_series(1, 2000) n"
-    );
-    till.app.execute(&crowd).await;
+    till.app
+        .execute(&format!(
+            "INSERT INTO orders
+                 (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
+             SELECT n, {sale}, gen_random_uuid(), 0, 'pending_payment', 100, now(), now() + '1 h'
+             FROM generate_series(1, 2000) n;
+             INSERT INTO payments (order_id, amount_cents, currency, attempt, reference, state)
+             SELECT n, 100, 'USD', 1, 'crowd-' || n, 'intent' FROM generate_series(1, 2000) n"
+        ))
+        .await;
     for order in 1..=2_000 {
         let (reference, currency) = (format!("crowd-{order}"), "USD".to_owned());
         let request = ChargeRequest { reference, amount_cents: 100, currency };
@@ -157,10 +159,13 @@ async fn an_instance_without_the_provider_gives_up_only_what_it_began() {
     let ledger = &without.payments.ledger;
     let begun = ledger.attempt(simulated.parse().expect("an id"), 100, "USD").await;
     assert!(begun.expect("postgres").is_some());
-    let expire = "UPDATE orders SET status = 'expired', slot = NULL,
-                      closed_at = now() - interval '1 h', pay_by = now() - interval '1 h';
-                  UPDATE payments SET due_at = now()";
-    till.app.execute(expire).await;
+    till.app
+        .execute(
+            "UPDATE orders SET status = 'expired', slot = NULL, closed_at = now() - interval '1 h',
+                 pay_by = now() - interval '1 h';
+             UPDATE payments SET due_at = now()",
+        )
+        .await;
     assert_eq!(ledger.reconcile_step().await.expect("a step"), 1);
     let states = "SELECT string_agg(state::text, ' ' ORDER BY order_id) FROM payments";
     assert_eq!(till.app.value::<String>(states).await, "intent failed");

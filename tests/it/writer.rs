@@ -8,13 +8,16 @@ use flash_sale::orders::outcome::Outcome;
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services, AcceptedBatch) {
     let sale = app.sale(stock, json!({})).await;
     let (services, mut channel) = app.approved_services().await;
-    let mut batches: Vec<AcceptedBatch> = Vec::new();
+    let mut whole: Option<AcceptedBatch> = None;
     for _ in 0..count {
         must_accept(&services, sale.parse().expect("an id")).await;
-        batches.push(channel.recv().await.expect("handed on"));
+        let batch = channel.recv().await.expect("handed on");
+        match &mut whole {
+            Some(whole) => whole.orders.extend(batch.orders),
+            None => whole = Some(batch),
+        }
     }
-    let orders = batches.iter().flat_map(|batch| batch.orders.clone()).collect();
-    (sale, services, AcceptedBatch { orders, ..batches.remove(0) })
+    (sale, services, whole.expect("somebody bought"))
 }
 
 fn first(count: usize, batch: &AcceptedBatch) -> AcceptedBatch {

@@ -1,171 +1,152 @@
 //! What can happen next: a step of a process, or a fault.
 
-use crate::properties::{NOTHING_VANISHES, always, sometimes};
+use crate::properties::{always, sometimes};
 use crate::protocol::{Index, Protocol};
 use crate::state::*;
 use stateright::{Model, Property};
 
-/// What happens, where (a process, or a place in a list), and what comes of it.
-pub type Action = (&'static str, Index, State);
-
-/// What happens, whether it may take answered orders away, and how many are left.
-type Fault = (&'static str, bool, fn(&mut Faults) -> &mut u8);
-const LOSE_REPLY: Fault = ("lose the reply, ask again", false, |left| &mut left.lost_replies);
-const GIVE_UP: Fault = ("lose the reply, give up", false, |left| &mut left.lost_replies);
-const FAIL: Fault = ("fail in a rebuild", false, |left| &mut left.failed_steps);
-const LOSE_LOCK: Fault = ("lose the lock", false, |left| &mut left.lost_locks);
-const CRASH: Fault = ("crash", true, |left| &mut left.crashes);
-const CANCEL: Fault = ("cancel", false, |left| &mut left.cancels);
-const FLUSH: Fault = ("flush", true, |left| &mut left.flushes);
-const RESTART: Fault = ("restart with data", false, |left| &mut left.restarts);
-const RESTART_EMPTY: Fault = ("restart empty", true, |left| &mut left.empty_restarts);
-const ROLL_BACK: Fault = ("restart from the backup", true, |left| &mut left.rollbacks);
-
-struct Next<'a> {
-    before: &'a State,
-    actions: &'a mut Vec<Action>,
-}
-
-impl Next<'_> {
-    fn step(&mut self, what: &'static str, at: Index, act: impl FnOnce(&mut State)) {
-        self.add(false, what, at, act);
-    }
-
-    fn fault(&mut self, (what, loses, left): Fault, at: Index, act: impl FnOnce(&mut State)) {
-        if *left(&mut self.before.faults.clone()) > 0 {
-            self.add(loses, what, at, |state| {
-                *left(&mut state.faults) -= 1;
-                act(state);
-            });
-        }
-    }
-
-    fn add(&mut self, loses: bool, what: &'static str, at: Index, act: impl FnOnce(&mut State)) {
-        let mut next = self.before.clone();
-        act(&mut next);
-        for id in &self.before.answered {
-            Protocol::note_if_gone(&mut next, *id, loses);
-        }
-        self.actions.push((what, at, next));
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    // The admission queue
+    Ask(Index, User),
+    RunScript(Index),
+    TakeReply(Index),
+    ConnectionBroke(Index),
+    // News from Postgres
+    HearEpoch(Index),
+    HearApproval(Index),
+    // Writing
+    WriterSteps(Index),
+    RecoveryTakes(Index, EntryId),
+    RecoverySteps(Index),
+    // Rebuilding
+    Elect(Index),
+    RebuildSteps(Index),
+    // Returning units
+    Cancel(OrderId),
+    Release(Index, OrderId),
+    ForgetReleased(Index),
+    // Faults
+    ReplyLostAskAgain(Index),
+    ReplyLostGiveUp(Index),
+    StrayRuns(usize),
+    StrayIsDropped(usize),
+    Crash(Index),
+    LockLost(Index),
+    RebuildStepFails(Index),
+    Flush,
+    RestartWithData,
+    RestartEmpty,
+    Backup,
+    RestartFromBackup,
 }
 
 impl Protocol {
-    fn attempts_of(&self, p: Index, next: &mut Next<'_>) {
-        let State { processes, attempts, live_redis, .. } = next.before;
-        let process = &processes[p];
-        if let Some(attempt) = process.attempt {
-            match attempt.reply {
-                Some(_) => next.step("take the reply", p, |state| self.take_reply(state, p)),
-                None if attempt.to == *live_redis => {
-                    next.step("run the script", p, |state| self.run_script(state, p));
-                }
-                None => next.step("the connection broke", p, |state| self.ask_again(state, p)),
+    fn apply(&self, state: &mut State, action: Action) {
+        match action {
+            Action::Ask(p, user) => self.ask(state, p, user),
+            Action::RunScript(p) => self.run_script(state, p),
+            Action::TakeReply(p) => self.take_reply(state, p),
+            Action::ConnectionBroke(p) => self.ask_again(state, p),
+            Action::HearEpoch(p) => state.processes[p].believes = state.postgres.epoch,
+            Action::HearApproval(p) => {
+                state.processes[p].approved = state.postgres.approved;
+                state.processes[p].believes = state.postgres.epoch;
             }
-            next.fault(LOSE_REPLY, p, |state| {
+            Action::WriterSteps(p) => {
+                let first = state.processes[p].channel.remove(0);
+                if let Some(work) = self.work_on(state, first) {
+                    state.processes[p].channel.insert(0, work);
+                }
+            }
+            Action::RecoveryTakes(p, name) => {
+                let entry = state.redis.log.iter().find(|entry| entry.name == name);
+                let work = entry.map(|entry| self.accepted(entry.order, entry.epoch, name));
+                state.processes[p].recovery = work;
+            }
+            Action::RecoverySteps(p) => {
+                if let Some(work) = state.processes[p].recovery.take() {
+                    state.processes[p].recovery = self.work_on(state, work);
+                }
+            }
+            Action::Elect(p) => self.elect(state, p),
+            Action::RebuildSteps(p) => self.rebuild_steps(state, p),
+            Action::Release(p, id) => self.return_unit(state, p, id),
+            Action::ForgetReleased(p) => self.forget_released(state, p),
+            fault => self.apply_fault(state, fault),
+        }
+    }
+
+    fn apply_fault(&self, state: &mut State, fault: Action) {
+        let left = &mut state.faults;
+        match fault {
+            Action::Cancel(id) => {
+                left.cancels -= 1;
+                self.cancel(state, id);
+            }
+            Action::ReplyLostAskAgain(p) => {
+                left.lost_replies -= 1;
                 Self::lose_reply(state, p);
                 self.ask_again(state, p);
-            });
-            next.fault(GIVE_UP, p, |state| {
+            }
+            Action::ReplyLostGiveUp(p) => {
+                left.lost_replies -= 1;
                 Self::lose_reply(state, p);
                 state.processes[p].attempt = None;
-            });
-        } else if self.sells[p] && process.approved == *live_redis && process.believes > 0 {
-            for (user, left) in attempts.iter().enumerate() {
-                // Users differ in nothing but their names: a later one comes after an earlier one.
-                let is_next = user == 0 || attempts[user - 1] < self.attempts[user - 1];
-                if *left > 0 && is_next {
-                    next.step("ask", p, |state| self.ask(state, p, user as User));
+            }
+            Action::StrayRuns(at) => {
+                let Request { order, epoch, .. } = state.stray.remove(at);
+                self.admit(state, order, epoch);
+            }
+            Action::StrayIsDropped(at) => {
+                state.stray.remove(at);
+            }
+            Action::Crash(p) => {
+                left.crashes -= 1;
+                Self::lose_reply(state, p);
+                Self::release_election(state, p);
+                // It starts by reading the catalogue; it asks later which Redis is approved.
+                state.processes[p] =
+                    Process { believes: state.postgres.epoch, ..Process::default() };
+            }
+            Action::LockLost(_) => {
+                left.lost_locks -= 1;
+                state.postgres.elected = None;
+            }
+            Action::RebuildStepFails(p) => {
+                left.failed_steps -= 1;
+                self.rebuild_fails(state, p);
+            }
+            Action::Flush => {
+                left.flushes -= 1;
+                Self::lose_down_to(state, RedisData::default());
+            }
+            Action::RestartWithData => {
+                left.restarts -= 1;
+                let data = state.redis.clone();
+                Self::restart(state, data);
+            }
+            Action::RestartEmpty => {
+                left.empty_restarts -= 1;
+                Self::restart(state, RedisData::default());
+            }
+            Action::Backup => state.backup = Some(Box::new(state.redis.clone())),
+            Action::RestartFromBackup => {
+                left.rollbacks -= 1;
+                if let Some(data) = state.backup.take() {
+                    Self::restart(state, *data);
                 }
             }
-        }
-    }
-
-    fn steps_of(&self, p: Index, next: &mut Next<'_>) {
-        let State { processes, postgres, redis, live_redis, .. } = next.before;
-        let process = &processes[p];
-        if process.believes != postgres.epoch {
-            next.step("hear of the epoch", p, |state| state.processes[p].believes = postgres.epoch);
-        }
-        if process.approved != postgres.approved && postgres.approved == *live_redis {
-            next.step("hear of the approval", p, |state| {
-                state.processes[p].approved = postgres.approved;
-                state.processes[p].believes = postgres.epoch;
-            });
-        }
-        if let Some(first) = process.channel.first() {
-            next.step("write", p, |state| match self.work_on(state, *first) {
-                Some(work) => state.processes[p].channel[0] = work,
-                None => drop(state.processes[p].channel.remove(0)),
-            });
-        }
-        if let Some(work) = process.recovery {
-            next.step("recover", p, |state| {
-                state.processes[p].recovery = self.work_on(state, work);
-            });
-        } else if self.recovers[p] {
-            for entry in &redis.log {
-                let work = self.accepted(entry.order, entry.epoch, entry.name);
-                next.step("find", p, |state| state.processes[p].recovery = Some(work));
-            }
-        }
-        if process.rebuild.is_some() {
-            next.step("rebuild", p, |state| self.rebuild_steps(state, p));
-            next.fault(FAIL, p, |state| self.rebuild_fails(state, p));
-            if postgres.elected == Some(p) {
-                next.fault(LOSE_LOCK, p, |state| state.postgres.elected = None);
-            }
-        } else if self.rebuilds[p]
-            && postgres.elected.is_none()
-            && Self::rebuild_needed(next.before).is_some()
-        {
-            next.step("be elected", p, |state| self.elect(state, p));
-        }
-        if process.released.is_some() {
-            next.step("forget what is returned", p, |state| self.forget_released(state, p));
-        } else if redis.selling.is_some() {
-            for id in postgres.outbox.keys() {
-                next.step("return a unit", p, |state| self.return_unit(state, p, *id));
-            }
-        }
-        next.fault(CRASH, p, |state| {
-            Self::lose_reply(state, p);
-            Self::release_election(state, p);
-            // It starts by reading the catalogue; it asks later which Redis is approved.
-            state.processes[p] = Process { believes: postgres.epoch, ..Process::default() };
-        });
-    }
-
-    fn stores(&self, next: &mut Next<'_>) {
-        let State { stray, postgres, redis, backup, .. } = next.before;
-        for (at, (order, epoch)) in stray.iter().enumerate() {
-            next.step("a stray request runs", at, |state| {
-                state.stray.remove(at);
-                self.admit(state, *order, *epoch);
-            });
-            next.step("a stray request is dropped", at, |state| {
-                state.stray.remove(at);
-            });
-        }
-        for order in postgres.live() {
-            next.fault(CANCEL, order.user.into(), |state| self.cancel(state, order.id));
-        }
-        next.fault(FLUSH, 0, |state| Self::lose_down_to(state, RedisData::default()));
-        next.fault(RESTART, 0, |state| Self::restart(state, redis.clone()));
-        next.fault(RESTART_EMPTY, 0, |state| Self::restart(state, RedisData::default()));
-        if let Some(data) = backup {
-            next.fault(ROLL_BACK, 0, |state| Self::restart(state, (**data).clone()));
-        } else if next.before.faults.rollbacks > 0 {
-            next.step("back up", 0, |state| state.backup = Some(Box::new(redis.clone())));
+            _ => unreachable!("{fault:?} is no fault"),
         }
     }
 
     fn lose_reply(state: &mut State, p: Index) {
         if let Some(attempt) = state.processes[p].attempt
             && attempt.reply.is_none()
-            && attempt.to == state.live_redis
+            && attempt.request.to == state.live_redis
         {
-            state.stray.push((attempt.order, attempt.epoch));
+            state.stray.push(attempt.request);
         }
     }
 
@@ -174,7 +155,7 @@ impl Protocol {
         let before = std::mem::replace(&mut state.redis, data);
         for entry in before.log {
             let kept = state.redis.log.iter().any(|kept| kept.name == entry.name);
-            if !kept && !state.postgres.rows.contains_key(&entry.order.id) {
+            if !kept && state.postgres.row(entry.order.id).is_none() {
                 state.lost_in_log.insert(entry.order.id);
             }
         }
@@ -189,14 +170,65 @@ impl Protocol {
 
     /// Only a fault may take an answered order, out of the log and the memory of no living process.
     pub fn note_if_gone(state: &mut State, id: OrderId, by_a_fault: bool) {
-        let is_known = state.exists(id) || state.lost_as_documented.contains(&id);
-        if is_known || !state.answered.contains(&id) {
+        if !state.answered.contains(&id)
+            || state.exists(id)
+            || state.lost_as_documented.contains(&id)
+        {
             return;
         }
         if by_a_fault && state.lost_in_log.contains(&id) {
             state.lost_as_documented.insert(id);
         } else {
-            state.wrong = Some(NOTHING_VANISHES);
+            state.wrong = Some(Wrong::Vanished(id));
+        }
+    }
+
+    fn attempts_of(&self, state: &State, p: Index, actions: &mut Vec<Action>) {
+        let process = &state.processes[p];
+        if let Some(attempt) = process.attempt {
+            actions.push(match attempt.reply {
+                Some(_) => Action::TakeReply(p),
+                None if attempt.request.to == state.live_redis => Action::RunScript(p),
+                None => Action::ConnectionBroke(p),
+            });
+            if state.faults.lost_replies > 0 {
+                actions.extend([Action::ReplyLostAskAgain(p), Action::ReplyLostGiveUp(p)]);
+            }
+        } else if self.sells[p] && process.approved == state.live_redis && process.believes > 0 {
+            for (user, left) in state.attempts.iter().enumerate() {
+                // Users differ in nothing but their names: a later one comes after an earlier one.
+                let is_next = user == 0 || state.attempts[user - 1] < self.attempts[user - 1];
+                if *left > 0 && is_next {
+                    actions.push(Action::Ask(p, user as User));
+                }
+            }
+        }
+    }
+
+    fn actions_of(&self, state: &State, p: Index, actions: &mut Vec<Action>) {
+        let (process, postgres) = (&state.processes[p], &state.postgres);
+        let mut may = |condition: bool, action| actions.extend(condition.then_some(action));
+        may(process.believes != postgres.epoch, Action::HearEpoch(p));
+        let is_news = process.approved != postgres.approved;
+        let approved = postgres.approved == state.live_redis;
+        may(is_news && approved, Action::HearApproval(p));
+        may(!process.channel.is_empty(), Action::WriterSteps(p));
+        may(process.recovery.is_some(), Action::RecoverySteps(p));
+        if let Some(_rebuild) = &process.rebuild {
+            may(true, Action::RebuildSteps(p));
+            may(postgres.elected == Some(p) && state.faults.lost_locks > 0, Action::LockLost(p));
+            may(state.faults.failed_steps > 0, Action::RebuildStepFails(p));
+        } else if self.rebuilds[p] && postgres.elected.is_none() {
+            may(Self::rebuild_needed(state).is_some(), Action::Elect(p));
+        }
+        may(process.released.is_some(), Action::ForgetReleased(p));
+        may(state.faults.crashes > 0, Action::Crash(p));
+        if process.recovery.is_none() && self.recovers[p] {
+            let entries = state.redis.log.iter();
+            actions.extend(entries.map(|entry| Action::RecoveryTakes(p, entry.name)));
+        }
+        if process.released.is_none() && state.redis.selling.is_some() {
+            actions.extend(postgres.outbox.iter().map(|(id, _)| Action::Release(p, *id)));
         }
     }
 }
@@ -209,19 +241,42 @@ impl Model for Protocol {
         vec![self.initial()]
     }
 
-    fn actions(&self, before: &State, actions: &mut Vec<Action>) {
-        if before.wrong.is_some() {
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.wrong.is_some() {
             return; // one is enough
         }
-        let next = &mut Next { before, actions };
-        for p in 0..before.processes.len() {
-            self.attempts_of(p, next);
-            self.steps_of(p, next);
+        for p in 0..state.processes.len() {
+            self.attempts_of(state, p, actions);
+            self.actions_of(state, p, actions);
         }
-        self.stores(next);
+        for at in 0..state.stray.len() {
+            actions.extend([Action::StrayRuns(at), Action::StrayIsDropped(at)]);
+        }
+        let left = &state.faults;
+        if left.cancels > 0 {
+            actions.extend(state.postgres.live().map(|order| Action::Cancel(order.id)));
+        }
+        let mut may = |left: u8, action| actions.extend((left > 0).then_some(action));
+        may(left.flushes, Action::Flush);
+        may(left.restarts, Action::RestartWithData);
+        may(left.empty_restarts, Action::RestartEmpty);
+        let rollback = match state.backup {
+            Some(_) => Action::RestartFromBackup,
+            None => Action::Backup,
+        };
+        may(left.rollbacks, rollback);
     }
 
-    fn next_state(&self, _: &State, (.., next): Action) -> Option<State> {
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = state.clone();
+        self.apply(&mut next, action);
+        let by_a_fault = matches!(
+            action,
+            Action::Crash(_) | Action::Flush | Action::RestartEmpty | Action::RestartFromBackup
+        );
+        for id in &state.answered {
+            Self::note_if_gone(&mut next, *id, by_a_fault);
+        }
         Some(next)
     }
 

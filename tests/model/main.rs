@@ -35,11 +35,10 @@ mod properties;
 mod protocol;
 mod state;
 
-use actions::Action;
 use properties::*;
-use protocol::{Index, Protocol, Rule};
-use state::{Faults, State};
-use stateright::{Checker, HasDiscoveries, Model, Path};
+use protocol::{Protocol, Rule};
+use state::Faults;
+use stateright::{Checker, HasDiscoveries, Model};
 use std::{collections::BTreeSet, time::Instant};
 
 const NEITHER: [bool; 2] = [false, false];
@@ -71,10 +70,6 @@ impl Protocol {
     }
 }
 
-fn steps(path: Path<State, Action>) -> Vec<(&'static str, Index)> {
-    path.into_actions().into_iter().map(|(what, at, _)| (what, at)).collect()
-}
-
 /// Visits every state: all properties must hold in each, and these corners must be among them.
 fn holds(name: &str, model: Protocol, corners: &[&'static str]) {
     let began = Instant::now();
@@ -84,7 +79,8 @@ fn holds(name: &str, model: Protocol, corners: &[&'static str]) {
     println!("{name}: {states} states, up to {depth} steps deep, {took:?}");
     for property in always().map(|property| property.name) {
         if let Some(path) = checker.discovery(property) {
-            panic!("{name}: not always: {property}\n{:#?}", steps(path));
+            let path = path.into_actions();
+            panic!("{name}: not always: {property}\n{path:#?}");
         }
     }
     for corner in corners {
@@ -100,7 +96,7 @@ fn breaks(name: &str, without: &'static [Rule], model: Protocol, property: &'sta
         .target_state_count(4_000_000) // without the rule there may be no end
         .spawn_bfs()
         .join();
-    let steps = checker.discovery(property).map(steps);
+    let steps = checker.discovery(property).map(|path| path.into_actions());
     let (states, took) = (checker.unique_state_count(), began.elapsed());
     println!("{name}: {states} states, {took:?}, not always: {property}\n    {steps:?}");
     assert!(steps.is_some(), "{name}: the model does not miss the rule");

@@ -31,22 +31,26 @@ pub fn always() -> [Property<Protocol>; 8] {
             users.windows(2).all(|pair| pair[0] != pair[1])
         }),
         Property::always(NOTHING_VANISHES, |_, state: &State| {
-            state.wrong != Some(NOTHING_VANISHES)
+            !matches!(state.wrong, Some(Wrong::Vanished(_)))
         }),
         Property::always(REJECTED_AFTER_LOSS, |_, state: &State| {
             let mut rows = state.postgres.rows.iter();
-            rows.all(|(id, (_, status))| {
-                *status != Status::Rejected || state.lost_in_log.contains(id)
+            rows.all(|row| {
+                row.status != Status::Rejected || state.lost_in_log.contains(&row.order.id)
             })
         }),
-        Property::always(IDS_DIFFER, |_, state: &State| state.wrong != Some(IDS_DIFFER)),
+        Property::always(IDS_DIFFER, |_, state: &State| {
+            !matches!(state.wrong, Some(Wrong::RepeatedId(_)))
+        }),
         Property::always(CONSERVED, |model: &Protocol, state: &State| {
-            let adds_up = |live: Selling| live.remaining + state.postgres.taken == model.stock;
+            let sum = |live: Selling| live.remaining + state.postgres.taken;
+            let adds_up = |live| sum(live) == model.stock;
             !state.is_quiescent() || state.redis.selling.is_none_or(adds_up)
         }),
         Property::always(SAME_BUYERS, |_, state: &State| {
-            let buyers = state.redis.buyers_of(state.postgres.epoch);
-            !state.is_quiescent() || buyers.eq(state.postgres.live())
+            let mut buyers: Vec<Order> = state.redis.buyers_of(state.postgres.epoch).collect();
+            buyers.sort_unstable();
+            !state.is_quiescent() || buyers.into_iter().eq(state.postgres.live())
         }),
         Property::always(RECORDS_ADD_UP, |model: &Protocol, state: &State| {
             let held = |epoch| state.redis.buyers_of(epoch).count();
@@ -64,7 +68,8 @@ pub fn sometimes() -> [Property<Protocol>; 6] {
             work.any(|work| work.readmitted_as.is_some())
         }),
         Property::sometimes(REJECTED, |_, state: &State| {
-            state.postgres.rows.values().any(|(_, status)| *status == Status::Rejected)
+            let mut rows = state.postgres.rows.iter();
+            rows.any(|row| row.status == Status::Rejected)
         }),
         Property::sometimes(OVERTAKEN, |_, state: &State| {
             let mut rebuilds = state.processes.iter().flat_map(|process| &process.rebuild);

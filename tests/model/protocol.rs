@@ -1,6 +1,6 @@
 //! The steps of the program, each atomic; between any two anything else may happen.
 
-use crate::{properties::IDS_DIFFER, state::*};
+use crate::state::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
@@ -64,7 +64,8 @@ impl Protocol {
     pub fn admit(&self, state: &mut State, order: Order, epoch: Epoch) -> Verdict {
         let live = state.redis.selling.filter(|live| live.epoch == epoch);
         let Some(mut selling) = live else { return Verdict::Fenced };
-        match state.redis.buyers_of(epoch).find(|held| held.user == order.user) {
+        let its_user = |held: &Order| held.user == order.user;
+        match state.redis.buyers_of(epoch).find(its_user) {
             Some(held) if held.id == order.id => return Verdict::AcceptedBefore,
             Some(_) => return Verdict::AlreadyOrdered,
             None if selling.remaining == 0 => return Verdict::SoldOut,
@@ -83,8 +84,9 @@ impl Protocol {
     fn release(&self, state: &mut State, order: Order, epoch: Epoch) -> bool {
         let live = state.redis.selling.filter(|live| live.epoch == epoch);
         let Some(mut selling) = live else { return false };
-        let was_held = state.redis.buyers.remove(&(epoch, order));
-        if was_held || !self.keeps(Rule::ReleaseIsIdempotent) {
+        let held = (epoch, order);
+        if state.redis.buyers.contains(&held) || !self.keeps(Rule::ReleaseIsIdempotent) {
+            state.redis.buyers.retain(|buyer| *buyer != held);
             selling.remaining += 1;
             state.redis.selling = Some(selling);
         }
@@ -139,21 +141,21 @@ impl Protocol {
     pub fn ask(&self, state: &mut State, process: Index, user: User) {
         let id = Self::lease(state);
         if state.exists(id) {
-            state.wrong = Some(IDS_DIFFER);
+            state.wrong = Some(Wrong::RepeatedId(id));
         }
         state.attempts[usize::from(user)] -= 1;
-        state.processes[process].attempt = Some(Attempt {
+        let request = Request {
             order: Order { id, user },
             epoch: state.processes[process].believes,
             to: state.live_redis,
-            reloaded: false,
-            reply: None,
-        });
+        };
+        state.processes[process].attempt = Some(Attempt { request, reloaded: false, reply: None });
     }
 
     pub fn run_script(&self, state: &mut State, process: Index) {
         if let Some(mut attempt) = state.processes[process].attempt {
-            let verdict = self.admit(state, attempt.order, attempt.epoch);
+            let Request { order, epoch, .. } = attempt.request;
+            let verdict = self.admit(state, order, epoch);
             attempt.reply = Some(verdict);
             // Nothing follows from a refusal, so it is taken to arrive at once.
             let refused = matches!(verdict, Verdict::SoldOut | Verdict::AlreadyOrdered);
@@ -167,14 +169,15 @@ impl Protocol {
         if asking.approved != state.live_redis {
             asking.attempt = None;
         } else if let Some(attempt) = &mut asking.attempt {
-            (attempt.epoch, attempt.to) = (asking.believes, state.live_redis);
+            attempt.request.epoch = asking.believes;
+            attempt.request.to = state.live_redis;
             attempt.reply = None;
         }
     }
 
     pub fn take_reply(&self, state: &mut State, process: Index) {
         let Some(attempt) = state.processes[process].attempt.take() else { return };
-        let Attempt { order, epoch, .. } = attempt;
+        let Request { order, epoch, .. } = attempt.request;
         match attempt.reply {
             Some(Verdict::Accepted(entry)) => {
                 state.processes[process].channel.push(self.accepted(order, epoch, entry));
@@ -213,7 +216,7 @@ impl Protocol {
     /// By the writer, a recovery pass or a drain alike; `None` when the order is settled.
     pub fn work_on(&self, state: &mut State, mut work: Work) -> Option<Work> {
         let id = work.order.id;
-        let has_row = state.postgres.rows.contains_key(&id);
+        let has_row = state.postgres.row(id).is_some();
         work.step = match work.step {
             WorkStep::Write => self.write(state, work),
             WorkStep::Late if has_row => WorkStep::Acknowledge,
@@ -221,7 +224,7 @@ impl Protocol {
             WorkStep::Readmit(epoch) => self.readmit(state, &mut work, epoch),
             WorkStep::Reject => {
                 if !has_row {
-                    state.postgres.rows.insert(id, (work.order.user, Status::Rejected));
+                    state.postgres.insert(work.order, Status::Rejected);
                     state.postgres.return_unit(id);
                 }
                 WorkStep::Acknowledge
@@ -260,22 +263,23 @@ impl Protocol {
 
     /// `write_accepted`: the transaction, and what follows from its outcome.
     fn write(&self, state: &mut State, work: Work) -> WorkStep {
-        if work.epoch != state.postgres.epoch && self.keeps(Rule::WritersAreFenced) {
+        let stale = work.epoch != state.postgres.epoch;
+        if stale && self.keeps(Rule::WritersAreFenced) {
             return WorkStep::Late;
         }
-        let Order { id, user } = work.order;
-        if let Some((_, status)) = state.postgres.rows.get(&id) {
-            if *status != Status::Live && self.keeps(Rule::ReleaseClosedOrderAgain) {
-                state.postgres.return_unit(id);
+        if let Some(row) = state.postgres.row(work.order.id) {
+            let closed = row.status != Status::Live;
+            if closed && self.keeps(Rule::ReleaseClosedOrderAgain) {
+                state.postgres.return_unit(work.order.id);
             }
             return WorkStep::Acknowledge;
         }
         // `orders_one_live_per_user_slot`, `sales_taken_within_stock`
-        let has_one = state.postgres.live().any(|live| live.user == user);
-        if has_one || state.postgres.taken >= self.stock {
+        let its_user = |live: Order| live.user == work.order.user;
+        if state.postgres.live().any(its_user) || state.postgres.taken >= self.stock {
             return WorkStep::Reject;
         }
-        state.postgres.rows.insert(id, (user, Status::Live));
+        state.postgres.insert(work.order, Status::Live);
         state.postgres.taken += 1;
         WorkStep::Acknowledge
     }
@@ -283,8 +287,9 @@ impl Protocol {
     // --- returning units (src/orders/outbox.rs)
 
     pub fn cancel(&self, state: &mut State, id: OrderId) {
-        if let Some((_, status)) = state.postgres.rows.get_mut(&id) {
-            *status = Status::Cancelled;
+        let mut rows = state.postgres.rows.iter_mut();
+        if let Some(row) = rows.find(|row| row.order.id == id) {
+            row.status = Status::Cancelled;
         }
         state.postgres.taken -= 1;
         state.postgres.return_unit(id);
@@ -292,22 +297,21 @@ impl Protocol {
 
     /// `return_units` looks the sale up again if it is fenced, and tries once more.
     pub fn return_unit(&self, state: &mut State, process: Index, id: OrderId) {
-        let Some((user, _)) = state.postgres.rows.get(&id).copied() else { return };
-        let order = Order { id, user };
+        let Some(order) = state.postgres.row(id).map(|row| row.order) else { return };
         let mut done = self.release(state, order, state.processes[process].believes);
         if !done {
             state.processes[process].believes = state.postgres.epoch;
             done = self.release(state, order, state.postgres.epoch);
         }
-        let due = state.postgres.outbox.get(&id).filter(|_| done);
-        state.processes[process].released = due.map(|number| (id, *number));
+        let due = state.postgres.outbox.iter().find(|(due, _)| *due == id);
+        state.processes[process].released = due.copied().filter(|_| done);
     }
 
     pub fn forget_released(&self, state: &mut State, process: Index) {
         if let Some(done) = state.processes[process].released.take() {
             let only_this_return = self.keeps(Rule::ReleaseClosedOrderAgain);
-            let is_done = |due: (_, _)| due == done || !only_this_return && due.0 == done.0;
-            state.postgres.outbox.retain(|id, number| !is_done((*id, *number)));
+            let is_done = |due: &(_, _)| *due == done || !only_this_return && due.0 == done.0;
+            state.postgres.outbox.retain(|due| !is_done(due));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The state: one sale, batches of one buyer, and no time: what may take long may take for ever.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 pub type User = u8;
 pub type Epoch = u8;
@@ -27,14 +27,20 @@ pub enum Status {
     Rejected,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Row {
+    pub order: Order,
+    pub status: Status,
+}
+
 /// The truth. Each action that touches it is one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Postgres {
     pub epoch: Epoch,
     pub taken: u8,
-    pub rows: BTreeMap<OrderId, (User, Status)>,
+    pub rows: Vec<Row>,
     /// Orders whose units Redis takes back, with a number that tells two returns of one apart.
-    pub outbox: BTreeMap<OrderId, u8>,
+    pub outbox: Vec<(OrderId, u8)>,
     pub next_return: u8,
     pub approved: RedisProcess,
     pub floor: u8,
@@ -42,15 +48,25 @@ pub struct Postgres {
 }
 
 impl Postgres {
+    pub fn row(&self, id: OrderId) -> Option<&Row> {
+        self.rows.iter().find(|row| row.order.id == id)
+    }
+
     pub fn live(&self) -> impl Iterator<Item = Order> {
-        let live = self.rows.iter().filter(|(_, (_, status))| *status == Status::Live);
-        live.map(|(id, (user, _))| Order { id: *id, user: *user })
+        self.rows.iter().filter(|row| row.status == Status::Live).map(|row| row.order)
     }
 
     /// Puts a unit into the outbox, or says that it is due once more.
     pub fn return_unit(&mut self, id: OrderId) {
-        self.outbox.insert(id, self.next_return);
+        self.outbox.retain(|(waiting, _)| *waiting != id);
+        self.outbox.push((id, self.next_return));
+        self.outbox.sort_unstable();
         self.next_return += 1;
+    }
+
+    pub fn insert(&mut self, order: Order, status: Status) {
+        self.rows.push(Row { order, status });
+        self.rows.sort_unstable_by_key(|row| row.order.id);
     }
 }
 
@@ -72,7 +88,7 @@ pub struct RedisData {
     pub selling: Option<Selling>,
     /// The epoch for which the sale was sealed last and not installed since; 0: none.
     pub sealed_for: Epoch,
-    pub buyers: BTreeSet<(Epoch, Order)>,
+    pub buyers: Vec<(Epoch, Order)>,
     pub log: Vec<Entry>,
     /// 0: lost, or never set.
     pub floor: u8,
@@ -86,8 +102,10 @@ impl RedisData {
 
     pub fn add_buyer(&mut self, epoch: Epoch, order: Order) {
         // HSET: a user's record is replaced.
-        self.buyers.retain(|(of, held)| (*of, held.user) != (epoch, order.user));
-        self.buyers.insert((epoch, order));
+        let replaced = (epoch, order.user);
+        self.buyers.retain(|(of, held)| (*of, held.user) != replaced);
+        self.buyers.push((epoch, order));
+        self.buyers.sort_unstable();
     }
 }
 
@@ -102,10 +120,15 @@ pub enum Verdict {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Attempt {
+pub struct Request {
     pub order: Order,
     pub epoch: Epoch,
     pub to: RedisProcess,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    pub request: Request,
     /// The sale was looked up again after a refusal; that is done once.
     pub reloaded: bool,
     /// `None`: the script has not run yet. Otherwise its reply is on the way.
@@ -171,7 +194,7 @@ impl Process {
     /// Whether it could still write this order, from memory alone.
     pub fn holds(&self, id: OrderId) -> bool {
         let accepted = |attempt: Attempt| matches!(attempt.reply, Some(Verdict::Accepted(_)));
-        let attempts = |attempt: Attempt| attempt.order.id == id && accepted(attempt);
+        let attempts = |attempt: Attempt| attempt.request.order.id == id && accepted(attempt);
         self.attempt.is_some_and(attempts) || self.work().any(|work| work.order.id == id)
     }
 
@@ -203,14 +226,21 @@ pub struct Faults {
     pub cancels: u8,
 }
 
+/// A mistake noted when it happens, because a later state does not show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wrong {
+    /// An answered order is gone, although its log entry was not lost or a process had it.
+    Vanished(OrderId),
+    RepeatedId(OrderId),
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     pub postgres: Postgres,
     pub live_redis: RedisProcess,
     pub redis: RedisData,
     pub backup: Option<Box<RedisData>>,
-    /// Requests to the live Redis whose sender waits no longer.
-    pub stray: Vec<(Order, Epoch)>,
+    pub stray: Vec<Request>,
     pub next_entry: EntryId,
     pub processes: [Process; 2],
     pub attempts: Vec<u8>,
@@ -220,13 +250,12 @@ pub struct State {
     pub lost_in_log: BTreeSet<OrderId>,
     /// Answered orders that were lost in the one way that the README allows.
     pub lost_as_documented: BTreeSet<OrderId>,
-    /// The property that a step broke: noted then, because a later state does not show it.
-    pub wrong: Option<&'static str>,
+    pub wrong: Option<Wrong>,
 }
 
 impl State {
     pub fn exists(&self, id: OrderId) -> bool {
-        self.postgres.rows.contains_key(&id)
+        self.postgres.row(id).is_some()
             || self.redis.log.iter().any(|entry| entry.order.id == id)
             || self.processes.iter().any(|process| process.holds(id))
     }

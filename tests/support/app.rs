@@ -64,11 +64,7 @@ impl TestApp {
     }
 
     pub async fn selling(stock: i64, members: Value) -> (Self, String) {
-        Self::selling_with(Options::default(), stock, members).await
-    }
-
-    pub async fn selling_with(options: Options, stock: i64, members: Value) -> (Self, String) {
-        let app = Self::start_with(options).await;
+        let app = Self::start().await;
         let sale = app.sale(stock, members).await;
         (app, sale)
     }
@@ -285,11 +281,13 @@ impl TestApp {
     }
 
     pub async fn steer(&self, sale: &str, step: &str) -> Value {
-        self.admin_sale("POST", sale, &format!("/{step}"), None).await.must_be(200).body
+        let reply = self.admin_sale("POST", sale, &format!("/{step}"), None).await.must_be(200);
+        reply.body
     }
 
     pub async fn sale_now(&self, id: &str) -> Value {
-        self.get(&format!("/api/v1/sales/{id}")).await.must_be(200).body
+        let reply = self.get(&format!("/api/v1/sales/{id}")).await.must_be(200);
+        reply.body
     }
 
     /// 256 at a time: of more, a busy machine answers some only after the 2 s in the queue.

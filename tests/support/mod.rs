@@ -94,6 +94,17 @@ impl Servers {
         self.dir.join(name)
     }
 
+    pub fn of_a_lab(
+        &self,
+        database: &Database,
+        key_prefix: &str,
+        data_dir: Option<PathBuf>,
+    ) -> lab::servers::Servers {
+        let shop = Arc::new(flash_sale::in_lab::ThisShop);
+        let (postgres, redis) = (database.options(), self.redis.url());
+        lab::servers::Servers::new(&postgres, &redis, key_prefix, shop, data_dir)
+    }
+
     pub async fn database(&self) -> Database {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

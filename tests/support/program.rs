@@ -116,7 +116,7 @@ impl Program {
         Self::spawn_logging_to(file.into(), stderr, command)
     }
 
-    pub fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
+    fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
         let spawned = command.stdout(Stdio::piped()).stderr(log).spawn();
         let mut child = spawned.expect("the program starts");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
@@ -138,7 +138,12 @@ impl Program {
         Self::spawn(home, command).ready().await
     }
 
-    pub async fn ready(mut self) -> Self {
+    /// The same with its log somewhere else, which the test cannot read.
+    pub async fn serve_logging_to(log: Stdio, command: Command) -> Self {
+        Self::spawn_logging_to(log, PathBuf::from("/dev/null"), command).ready().await
+    }
+
+    async fn ready(mut self) -> Self {
         self.base = self.line_after("flash-sale ready on ").await;
         self
     }

@@ -112,6 +112,10 @@ struct Shared {
 }
 
 impl Shared {
+    fn count(&self, add: impl FnOnce(&mut Counts)) {
+        add(&mut locked(&self.counts));
+    }
+
     fn loses(&self, which: Lost) -> bool {
         match which {
             Lost::Next(_) => {
@@ -208,7 +212,7 @@ async fn accept(address: SocketAddr, shared: Arc<Shared>, heard: watch::Sender<b
                 () = refused => break,
                 accepted = listener.accept() => match accepted {
                     Ok((client, from)) => {
-                        locked(&shared.counts).accepted += 1;
+                        shared.count(|counts| counts.accepted += 1);
                         let mut cut = cut.clone();
                         cut.mark_unchanged();
                         tokio::spawn(serve(without_delay(client), from.ip(), shared.clone(), cut));
@@ -272,7 +276,7 @@ async fn serve(client: Box<dyn Stream>, from: IpAddr, shared: Arc<Shared>, mut c
         changed = cut.changed() => {
             // An error means that the proxy itself has gone.
             if changed.is_ok() {
-                locked(&shared.counts).cut += 1;
+                shared.count(|counts| counts.cut += 1);
             }
         }
     }
@@ -303,14 +307,14 @@ fn treat(
     };
     if falls_silent || connection.silent.load(Relaxed) {
         connection.silent.store(true, Relaxed);
-        locked(&shared.counts).swallowed_bytes += piece.len() as u64;
+        shared.count(|counts| counts.swallowed_bytes += piece.len() as u64);
         return Treated::Swallowed;
     }
     match (fault, direction) {
         (Fault::CutRequest { after }, Direction::Requests) => {
             let left = request_bytes_left.get_or_insert(*after);
             if *left <= piece.len() as u64 {
-                locked(&shared.counts).cut += 1;
+                shared.count(|counts| counts.cut += 1);
                 return Treated::CutAfter(usize::try_from(*left).unwrap_or(piece.len()));
             }
             *left -= piece.len() as u64;
@@ -322,7 +326,7 @@ fn treat(
         (Fault::LoseReplies { which, to: marker }, Direction::Replies) => {
             let expected = connection.awaited.swap(false, Relaxed) || marker.is_empty();
             if expected && shared.loses(*which) {
-                locked(&shared.counts).lost_replies += 1;
+                shared.count(|counts| counts.lost_replies += 1);
                 return Treated::CutAfter(0);
             }
         }
@@ -381,7 +385,7 @@ async fn carry(
             Fault::Throttle { bytes_per_second } => {
                 // One piece after the other, each for as long as its bytes take.
                 let time = length as f64 / f64::from(bytes_per_second.max(1));
-                locked(&shared.counts).delayed += 1;
+                shared.count(|counts| counts.delayed += 1);
                 sleep(Duration::from_secs_f64(time)).await;
                 Duration::ZERO
             }
@@ -391,7 +395,7 @@ async fn carry(
             to.write_all(bytes).await?;
         } else {
             // A piece without delay waits behind those that have one: bytes stay in order.
-            locked(&shared.counts).delayed += 1;
+            shared.count(|counts| counts.delayed += 1);
             in_flight.push_back((Instant::now() + delay, bytes.to_vec()));
         }
         if let Treated::CutAfter(_) = treated {

@@ -57,15 +57,19 @@ impl RedisProcess {
         end_with_this_process(&mut command, Signal::SIGKILL);
         let child = command.stdout(log.expect("a log")).spawn();
         let child = child.expect("redis-server runs (scripts/setup.sh installs it)");
-        *locked(&self.child) = Some(child);
+        *self.child() = Some(child);
+    }
+
+    fn child(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        locked(&self.child)
     }
 
     pub fn pid(&self) -> Option<u32> {
-        locked(&self.child).as_ref().map(Child::id)
+        self.child().as_ref().map(Child::id)
     }
 
     pub fn kill(&self) {
-        if let Some(mut child) = locked(&self.child).take() {
+        if let Some(mut child) = self.child().take() {
             child.kill().expect("SIGKILL");
             child.wait().expect("it is gone");
         }

@@ -22,9 +22,7 @@ impl TestLab {
     ) -> Self {
         let shared = Servers::shared().await;
         let database = shared.database().await;
-        let (postgres, redis) = (database.options(), shared.redis.url());
-        let (shop, folder) = (Arc::new(flash_sale::in_lab::ThisShop), shared.folder(prefix));
-        let servers = servers::Servers::new(&postgres, &redis, prefix, shop, Some(folder));
+        let servers = shared.of_a_lab(&database, prefix, Some(shared.folder(prefix)));
         // This Postgres takes hundreds of connections.
         let servers = servers.with_connections(60).with_production_nodes(32);
         Self { lab: Arc::new(Lab::new(change(servers))), database }

@@ -2,8 +2,8 @@
 
 use crate::lab::http::{assert_text, events, with_lab};
 use crate::support::buggy_sale::{BuggySale, Manner};
-use crate::support::{events::Events, prelude::*, test_lab::TestLab};
-use lab::{MOST_STORMS, judgement};
+use crate::support::{events::Events, prelude::*};
+use lab::{Lab, MOST_STORMS, judgement};
 
 const JUDGEMENTS: &str = "/api/v1/lab/judgements";
 
@@ -147,7 +147,12 @@ async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
     let right = BuggySale::start(Manner::Right);
     wait_for!(app.post(JUDGEMENTS, storm(&right.url())).await.status == 202);
     assert_eq!(server.hanging(), 0);
-    // Two storms at once would be taken for one, and accuse a right server.
+}
+
+/// Two storms at once would be taken for one, and accuse a right server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_is_judged_once_at_a_time() {
+    let app = with_lab().await;
     let server = BuggySale::start(Manner::Hangs);
     let running = judge(&app, &server.url()).await;
     wait_for!(server.hanging() > 0);
@@ -167,9 +172,10 @@ async fn one_that_is_stopped_leaves_no_request_behind_and_makes_room() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_nobody_follows_is_stopped() {
-    let mut lab = TestLab::start("unfollowed:").await;
-    let own = Arc::get_mut(&mut lab.lab).expect("nobody else has it");
-    own.judgements.unfollowed = Duration::from_millis(200);
+    let shared = Servers::shared().await;
+    let database = shared.database().await;
+    let mut lab = Lab::new(shared.of_a_lab(&database, "unfollowed:", None));
+    lab.judgements.unfollowed = Duration::from_millis(200);
     let [server, other] = [(); 2].map(|()| BuggySale::start(Manner::Hangs));
     let judge = |server: &BuggySale| {
         let wanted: judgement::Wanted = serde_json::from_value(storm(&server.url())).expect("one");
@@ -180,6 +186,7 @@ async fn one_that_nobody_follows_is_stopped() {
     let unfollowed = judge(&other);
     wait_for!(lab.judgements.find(&unfollowed.id).is_none());
     assert!(lab.judgements.find(&followed.id).is_some());
-    lab.finish().await;
+    lab.close().await;
     wait_for!(server.hanging() == 0);
+    database.drop().await;
 }
