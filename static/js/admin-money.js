@@ -27,13 +27,14 @@ export async function showBooks(read) {
   }
 }
 
-/** Where an order's money is, and a button that returns it; again if the provider has refused that. */
+/** Where an order's money is, and a button that returns it; again until that is done, as the provider may have refused. */
 export function moneyCell(order, returnIt) {
-  const button = (words) => h('button', { class: 'button small', type: 'button', 'aria-label': t('admin.refund_of', { id: order.order_id }), onclick: returnIt }, t(words));
+  const button = (words, label) => h('button', { class: 'button small', type: 'button', 'aria-label': label, onclick: returnIt }, words);
   if (!order.payment) return h('td');
-  if (order.payment === 'refunding') return h('td', {}, h('span', {}, t('payment.refunding')), ' ', button('buy.retry'));
+  const refund = t('admin.refund_of', { id: order.order_id });
+  if (order.payment === 'refunding') return h('td', {}, h('span', {}, t('payment.refunding')), ' ', button(t('buy.retry'), `${t('buy.retry')}: ${refund}`));
   if (order.status !== 'paid' || order.payment !== 'captured') return h('td', {}, t(`payment.${order.payment}`));
-  return h('td', {}, button('admin.refund'));
+  return h('td', {}, button(t('admin.refund'), refund));
 }
 
 /** Asks before money goes back. Resolves to null, or to whether the unit comes back, too. */

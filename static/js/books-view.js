@@ -19,7 +19,7 @@ const ZH = [
   [/^(\S+): (-?\d+) captured for order (\d+), (-?\d+) in the ledger$/, '$1：订单 $3 已扣款 $2，账本记的是 $4'],
   [/^(\S+): (-?\d+) refunded of order (\d+), (-?\d+) in the ledger$/, '$1：订单 $3 已退款 $2，账本记的是 $4'],
   [/^(\S+): its refund for order (\d+) is refused: (.*)$/, '$1：支付渠道拒绝为订单 $2 退款：$3'],
-  [/^(\d+) captured by a provider that is not configured \(PAYMENT_URL\)$/, '$1 笔付款由未配置的支付渠道入账（PAYMENT_URL）'],
+  [/^payments were captured by a provider that is not configured \(PAYMENT_URL\)$/, '有付款由未配置的支付渠道入账（PAYMENT_URL）'],
   [/^(-?\d+) captured and not refunded, (-?\d+) paid by orders$/, '已入账未退款 $1，订单已付 $2'],
 ];
 

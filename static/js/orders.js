@@ -133,30 +133,35 @@ async function cancel(id) {
 }
 
 async function refresh() {
+  let unread = null;
   try {
     const { orders } = await shop('GET', `/api/v1/orders?limit=${PAGE}`);
     orders.forEach(take);
     if (orders.length < PAGE) older = false;
-    if (HERE && !greeted && !rows.has(HERE)) await find(HERE);
-    banner('');
+    if (HERE && !greeted && !rows.has(HERE)) unread = await find(HERE);
+    banner(unread ? whatFailed(unread) : '');
   } catch (problem) {
-    banner(problem.status ? errorWords(problem) : t('error.network'));
+    banner(whatFailed(problem));
     throw problem;
   }
   $('#loading').hidden = true;
   place();
+  if (unread) throw unread; // it is asked for again
   if (!greeted && rows.has(HERE)) tell(rows.get(HERE));
   greeted = true;
 }
 
-/** An order that is older than the list's first page. One that is not there is not looked for again. */
+const whatFailed = (problem) => (problem.status ? errorWords(problem) : t('error.network'));
+
+/** An order that is older than the list's first page. Answers why it could not be read, unless it is not there. */
 async function find(id) {
   try {
     take(await shop('GET', `/api/v1/orders/${encodeURIComponent(id)}`));
     alone = rows.get(id);
   } catch (problem) {
-    if (![400, 404].includes(problem.status)) throw problem;
+    if (![400, 404].includes(problem.status)) return problem;
   }
+  return null;
 }
 
 async function more() {

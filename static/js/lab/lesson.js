@@ -231,7 +231,7 @@ async function run() {
   }
 }
 
-/** The play is there, or will not come: now the other lessons are shown, from this one on. */
+/** Shows the strip of lessons once the play is there, or will not come. */
 function prepared() {
   $('#preparing').hidden = true;
   const strip = $('#strip'), here = $('[aria-current]', strip)?.parentElement;

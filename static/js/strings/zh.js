@@ -26,7 +26,7 @@ export default {
   'nav.lab': '实验室',
   'nav.admin': '运营后台',
   'nav.api': 'API',
-  'foot': '未接入支付服务时不会扣钱；也不会发货。',
+  'foot': '未接入支付渠道时不会扣款；也不会发货。',
   'days': '{n} 天',
   'days_only': '{n} 天',
   'link.live': '实时',

@@ -67,7 +67,7 @@ impl From<Row> for Payment {
 }
 
 impl Payment {
-    /// The charge by which a provider moved money; not of a time without one.
+    /// The provider's charge, if it moved money; `None` if it was simulated.
     fn real_charge(&self) -> Option<&str> {
         let id = self.charge_id.as_deref()?;
         let is_real = !matches!(self.state, Pending | Declined) && !id.starts_with(SIMULATED);
@@ -242,11 +242,11 @@ impl Sides {
 
     fn ledger_against_provider(&self, books: &mut Books) {
         let Some(charges) = &self.provider else {
-            let count = self.payments.iter().filter_map(Payment::real_charge).count();
-            if count > 0 {
-                books.drift.push(format!(
-                    "{count} captured by a provider that is not configured (PAYMENT_URL)"
-                ));
+            if self.payments.iter().any(|payment| payment.real_charge().is_some()) {
+                // The same words at each reading, however many there are by then.
+                let drift =
+                    "payments were captured by a provider that is not configured (PAYMENT_URL)";
+                books.drift.push(drift.to_owned());
             }
             return;
         };

@@ -48,8 +48,8 @@ impl<O: Orders> Ledger<O> {
         if !is_new {
             let before: Option<(i64,)> = row(
                 &mut *transaction,
-                "SELECT id FROM payments WHERE order_id = $1 AND reason IN ('operator', 'provider')
-                     AND state IN ('refunding', 'refunded') LIMIT 1",
+                "SELECT id FROM payments WHERE order_id = $1 AND (state = 'refunding'
+                     OR state = 'refunded' AND reason IN ('operator', 'provider')) LIMIT 1",
                 (order,),
             )
             .await?;
