@@ -123,7 +123,7 @@ impl Buyer {
             if self.till.world.is_stopping() {
                 return None;
             }
-            // Two of three requests came too early, and took the time of those that pay.
+            // Sooner, most orders are still queued, and asking takes the time of those that pay.
             tokio::time::sleep(random.millis(100..300) * attempt).await;
         }
         None

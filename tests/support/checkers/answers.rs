@@ -83,7 +83,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
     for mut attempts in of_key.into_values() {
         attempts.sort_by_key(|one| one.completed);
         let Some(first) = attempts.iter().find(|one| one.answer.is_accepted()) else { continue };
-        // After a loss a later order, or a refusal, may stand in for it: it is `rejected` or gone.
+        // After a loss a retry may get a new order or a refusal, if its own was rejected or lost.
         let gave_way = |order: i64| match case.rows.get(&order) {
             Some(row) => case.evidence.redis_lost_data && row.status == OrderStatus::Rejected,
             None => case.evidence.may_lose_accepted,
@@ -93,13 +93,15 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
             if differs && !gave_way(first.order) && !gave_way(one.order) {
                 found.add(format!("{first} and {one}"));
             }
-            if one.answer.is_refused()
-                && first.is_before(one)
+            let stands = attempts.iter().find(|earlier| {
+                earlier.answer.is_accepted() && earlier.is_before(one) && !gave_way(earlier.order)
+            });
+            if let Some(earlier) = stands
+                && one.answer.is_refused()
                 && !case.evidence.may_lose_accepted
-                && !gave_way(first.order)
             {
-                let end = case.rows.get(&first.order).map(|row| row.status);
-                found.add(format!("{first}, whose row is {end:?}, and later {one}"));
+                let end = case.rows.get(&earlier.order).map(|row| row.status);
+                found.add(format!("{earlier}, whose row is {end:?}, and later {one}"));
             }
         }
     }
