@@ -294,7 +294,9 @@ export function payments(stage) {
         await page.getByRole('button', { name: `Refund order ${id}` }).click();
         const dialog = page.getByRole('dialog', { name: `Refund order ${id}` });
         if (withUnit) await dialog.getByRole('checkbox').check();
+        const answered = page.waitForResponse(`**/orders/${id}/refund`);
         await dialog.getByRole('button', { name: 'Refund', exact: true }).click();
+        assert.equal((await answered).status(), 200);
         await page.locator('#orders tbody tr', { hasText: id }).getByText(/^(Being refunded|Refunded)$/).waitFor();
       };
       await page.getByRole('button', { name: `Refund order ${kept}` }).click();

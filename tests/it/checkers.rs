@@ -271,6 +271,11 @@ const BREAKS: &[(Checker, Change)] = &[
     (SameKeySameOrder, |run| refuse_again(run, Expired)),
     (SameKeySameOrder, |run| {
         refuse_again(run, Rejected);
+        has(run, 106, 5, Expired);
+        did(run, keyed(6, buy(65, 5, Accepted, 106)));
+    }),
+    (SameKeySameOrder, |run| {
+        refuse_again(run, Rejected);
         run.redis_lost_data = false;
     }),
     (TerminalInTime, |run| run.settled.after = None),

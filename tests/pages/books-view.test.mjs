@@ -22,7 +22,7 @@ it('every figure has its place, with or without a provider, and before the first
 
 it('every drift that the books can name has Chinese words', () => {
   const source = readFileSync(new URL('../../crates/payments/src/ledger/books.rs', import.meta.url), 'utf8');
-  const drifts = [...source.matchAll(/"((?:order )?\{\w+\}[^"]*(?:captured|refund)[^"]*)"/g)].map(([, words]) => words);
+  const drifts = [...source.matchAll(/"((?:(?:order )?\{\w+\}|payments were)[^"]*(?:captured|refund)[^"]*)"/g)].map(([, words]) => words);
   assert.ok(drifts.length >= 10, `${drifts.length} are still found`);
   const said = drifts.map((one) => inChinese(one.replace(/\{(\w+)\}/g, (_, name) => (name === 'reference' ? 'a1b2c3d4-7-1' : name === 'id' ? 'ch_7' : '7'))));
   said.forEach((one, index) => assert.match(one ?? '', /[\u4e00-\u9fff]/, drifts[index]));
