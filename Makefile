@@ -61,6 +61,7 @@ proof: ## what is left to prove before a change lands: faults, clusters, proxies
 	python3 scripts/check_examples.py $(TARGET)/debug/flash-sale
 	python3 scripts/check_alerts.py --self-test
 	python3 scripts/check_alerts.py
+	@# Last, because it goes on until 21,000 purchases were charged, however long that takes.
 	$(CARGO) test --workspace --locked --test chaos -- --only payments
 
 # An ARGS on the command line replaces these; SECONDS_PER_FAULT=20 keeps them, but shorter.
