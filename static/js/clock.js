@@ -1,12 +1,9 @@
 // The server's clock, kept in the browser.
 //
-// A countdown must not follow the visitor's wall clock: it may be wrong, and it jumps when the
-// system corrects it. So time here is performance.now(), which only moves forward, plus an offset
-// learnt from answers that carry
-// `server_time`. An answer bounds the true offset to within half its round trip; the tightest bound
-// wins, and bounds widen with age because two crystals drift apart. What is learnt is not applied
-// in one jump: the shown time runs a little faster or slower until it agrees, so no second is
-// skipped and none is shown twice.
+// A countdown must not follow the visitor's wall clock, which may be wrong and jumps. Time here is
+// performance.now() plus an offset learnt from answers with `server_time`. An answer bounds the
+// offset to half its round trip; the tightest bound wins, and bounds widen with age. A correction
+// is not a jump: the shown time runs faster or slower, so no second is skipped or shown twice.
 
 const DRIFT = 0.0002; // how much a bound widens per millisecond of age: 200 ppm, generous for quartz
 const COARSE_MS = 500; // error of a time stamp that has no fraction of a second
