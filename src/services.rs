@@ -26,6 +26,8 @@ pub struct Readiness {
     pub admission: Result<(), String>,
     /// Whether all background loops of this process run.
     pub loops: Result<(), String>,
+    /// Whether Redis keeps its data over a restart; `None` if it does not say.
+    pub redis_durable: Option<bool>,
 }
 
 /// The health of this process.
@@ -40,19 +42,26 @@ impl Health {
     pub async fn readiness(&self) -> Readiness {
         async fn within<T, E: std::fmt::Display>(
             asked: impl Future<Output = Result<T, E>>,
-        ) -> Result<(), String> {
-            match tokio::time::timeout(Duration::from_secs(1), asked).await {
-                Ok(Ok(_)) => Ok(()),
-                Ok(Err(error)) => Err(error.to_string()),
-                Err(_) => Err("no answer within a second".to_owned()),
-            }
+        ) -> Result<T, String> {
+            let answered = tokio::time::timeout(Duration::from_secs(1), asked).await;
+            answered.map_or(Err("no answer within a second".to_owned()), |answer| {
+                answer.map_err(|error| error.to_string())
+            })
         }
-        let (postgres, redis, admission) = tokio::join!(
-            within(sqlx::query("SELECT 1").execute(&self.databases.postgres)),
-            within(self.databases.redis.ping()),
+        let Databases { postgres, redis } = &self.databases;
+        let (postgres, redis, admission, durable) = tokio::join!(
+            within(sqlx::query("SELECT 1").execute(postgres)),
+            within(redis.ping()),
             within(self.catalog.sells_something()),
+            within(redis.is_durable()),
         );
-        Readiness { postgres, redis, admission, loops: self.liveness.check() }
+        Readiness {
+            postgres: postgres.map(drop),
+            redis,
+            admission,
+            loops: self.liveness.check(),
+            redis_durable: durable.ok(),
+        }
     }
 }
 

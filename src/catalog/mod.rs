@@ -158,7 +158,8 @@ impl Catalog {
     pub async fn sells_something(&self) -> ServiceResult<()> {
         let not_yet = ServiceError::unavailable("redis is not approved yet: it is being rebuilt");
         // Admission follows the checks of the rebuild task.
-        if !self.redis.is_cluster() && !self.approval.is_approved() {
+        let is_other = !self.redis.is_cluster() && !self.approval.is_approved();
+        if is_other || self.approval.is_doubtful() {
             return Err(not_yet);
         }
         let now = self.now();

@@ -46,6 +46,7 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
         None => Some(services.payments.ledger.books_until(Instant::now() + wait).await),
         Some(_) => None,
     };
+    opened.stores.redis.warn_unless_durable().await;
     opened.close().await;
     let audits = audits?;
     match (args.json, args.books, &books) {

@@ -199,12 +199,7 @@ async fn prepare(stores: &Stores, running: &Running) -> Result<(), AppError> {
     if !running.admission_opened(Duration::from_secs(5)).await {
         tracing::warn!("redis is not usable yet: purchases answer 503 until it is");
     }
-    if !stores.redis.is_durable().await.unwrap_or(true) {
-        tracing::warn!(
-            "redis has appendonly off: when it restarts, orders that were accepted and are not \
-             yet in postgres are lost"
-        );
-    }
+    stores.redis.warn_unless_durable().await;
     Ok(())
 }
 

@@ -35,6 +35,9 @@ pub struct ReadinessBody {
     /// Whether all background loops of this process run.
     #[schema(example = "ok")]
     loops: &'static str,
+    /// Whether Redis keeps accepted orders over a restart (`appendonly yes`); null if it does not
+    /// say. Not needed to be ready.
+    redis_durable: Option<bool>,
 }
 
 refusals!(ReadyRefusals: RATE_LIMITED);
@@ -85,7 +88,8 @@ async fn readiness(health: &Health, draining: bool) -> HttpResult {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    let body = ReadinessBody { ready, draining, postgres, redis, admission, loops };
+    let redis_durable = readiness.redis_durable;
+    let body = ReadinessBody { ready, draining, postgres, redis, admission, loops, redis_durable };
     body::json(status, &body)
 }
 

@@ -59,10 +59,10 @@ impl Rebuild {
         let mut doubtful = live.clone();
         doubtful.retain(|process| !approved.contains(process));
         let is_approved = doubtful.is_empty() && silent.is_none();
-        // In a cluster the other nodes go on selling, and lanes of order numbers check their
-        // floors.
         let evicts = silent.as_ref().is_some_and(|error| error.code() == Some("EVICTS"));
-        let is_doubtful = (evicts || !doubtful.is_empty()) && !self.redis.is_cluster();
+        // A setting that loses buyers stops all. Of a cluster without one node the others go on
+        // selling, and lanes of order numbers check their floors.
+        let is_doubtful = evicts || (!doubtful.is_empty() && !self.redis.is_cluster());
         self.approval.set(is_approved, is_doubtful);
         if !doubtful.is_empty() {
             unless_silent(self.catalog.refresh_catalogue()).await?;

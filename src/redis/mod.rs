@@ -165,11 +165,28 @@ impl Redis {
         redis::cmd("PING").exec_async(&mut self.pooled().await?).await
     }
 
-    /// Whether a server of its own keeps its data over a restart; of a cluster, any node.
+    /// Whether the server, or every primary of the cluster, keeps its data over a restart.
     pub async fn is_durable(&self) -> Result<bool, RedisError> {
         let mut info = redis::cmd("INFO");
-        let info = info.arg("persistence").query_async(&mut self.pooled().await?).await;
-        Ok(!info.is_ok_and(|info: String| info.contains("aof_enabled:0")))
+        info.arg("persistence");
+        let mut connection = self.pooled().await?;
+        let answers: Vec<String> = if self.is_cluster() {
+            let by_node = redis::from_redis_value(connection.ask_primaries(&info).await?)?;
+            HashMap::<String, String>::into_values(by_node).collect()
+        } else {
+            vec![info.query_async(&mut connection).await?]
+        };
+        Ok(!answers.iter().any(|info| info.contains("aof_enabled:0")))
+    }
+
+    /// Logs a warning if it does not. A server that does not say counts as durable.
+    pub async fn warn_unless_durable(&self) {
+        if !self.is_durable().await.unwrap_or(true) {
+            tracing::warn!(
+                "redis has appendonly off: when it restarts, orders that were accepted and are \
+                 not yet in postgres are lost"
+            );
+        }
     }
 
     /// Tells every instance that a sale changed. Best effort: they also poll.
