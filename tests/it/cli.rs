@@ -246,6 +246,7 @@ async fn one_process_takes_orders_and_another_writes_them() {
     let waiting = home.finish(command("audit --json --wait 0")).await;
     assert_eq!(waiting.code, Some(2), "{waiting:?}");
     assert_has(&waiting.json()[0], json!({"backlog": 50, "conserved": null}));
+    assert!(waiting.stderr.contains("redis has appendonly off"), "{waiting:?}");
 
     let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
     let figures = worker.line_after("flash-sale worker ready, metrics on ").await;
@@ -263,6 +264,7 @@ async fn one_process_takes_orders_and_another_writes_them() {
         ("/metrics", 200, "\nflash_sale_writer_orders_total 50\n"),
         ("/healthz", 200, "ok\n"),
         ("/readyz", 200, "\"ready\":true"),
+        ("/readyz", 200, "\"redis_durable\":false"),
         ("/api/v1/sales", 404, ""),
     ] {
         let asked = reqwest::get(figures.replace("/metrics", path)).await.expect("an answer");

@@ -33,7 +33,8 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let (servers, app) = TestApp::on_own_servers().await;
     let sale = app.sale(10, json!({})).await;
     let (settled, order) = app.buyer(&sale).await;
-    app.get("/readyz").await.assert_has(json!({"postgres": "ok", "redis": "ok"}));
+    let works = json!({"postgres": "ok", "redis": "ok", "redis_durable": true});
+    app.get("/readyz").await.assert_has(works);
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
     let buyers = app.shoppers(5);

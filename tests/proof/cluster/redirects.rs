@@ -88,3 +88,25 @@ async fn asking_and_its_command_travel_in_one_piece() {
     let mut connection = redis.pooled().await.expect("a connection");
     assert_eq!(redis::cmd("HGET").arg(&["key", "field"]).query_async(&mut connection).await, Ok(7));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_sold_while_any_node_evicts() {
+    let deployment = Deployment::start().await;
+    let ([app, _], evicting) = (&deployment.apps, &deployment.redis.nodes[1]);
+    let sales = deployment.sales([(0, 100), (1, 100)]).await;
+    let sales = Vec::from_iter(sales.iter().map(|sale| sale.id.to_string()));
+    let set = async |setting: &str| {
+        let words = Vec::from_iter(["CONFIG", "SET"].into_iter().chain(setting.split(' ')));
+        evicting.command::<String>(&words).await;
+    };
+    set("maxmemory 1000000000 maxmemory-policy allkeys-random").await;
+    for sale in &sales {
+        wait_for!(app.shopper().buy(sale).await.status == 503);
+    }
+    assert_eq!(app.get("/readyz").await.must_be(503).text("admission"), "down");
+    set("maxmemory-policy noeviction").await;
+    for sale in &sales {
+        wait_for!(app.shopper().buy(sale).await.is_accepted());
+        app.assert_sound(sale).await;
+    }
+}
