@@ -75,7 +75,8 @@ impl Admission {
         let mut ids = spare.take(buyers.len());
         let (mut reloaded, mut unanswered) = (false, false);
         loop {
-            // No order number is safe either: another server may be giving out the same ones.
+            // No order number is safe either: another server may be giving out the same ones. And
+            // one that evicts forgets buyers.
             if cached.is_suspect() || self.approval.is_doubtful() {
                 return Err(FENCED);
             }

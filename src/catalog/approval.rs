@@ -8,23 +8,33 @@ use tokio::sync::Notify;
 pub struct Approval {
     is_approved: AtomicBool,
     is_doubtful: AtomicBool,
+    evicts: AtomicBool,
     rebuild_wakeup: Notify,
 }
 
 impl Approval {
     /// Whether Redis answered at the last check, as a process that Postgres has approved.
     pub fn is_approved(&self) -> bool {
-        self.is_approved.load(Relaxed)
+        self.is_approved.load(Relaxed) && !self.evicts()
     }
 
-    /// Whether, at the last check, a server answered that evicts or is not approved.
+    /// Whether a server evicts, or one that answered at the last check is not approved.
     pub fn is_doubtful(&self) -> bool {
-        self.is_doubtful.load(Relaxed)
+        self.is_doubtful.load(Relaxed) || self.evicts()
     }
 
     pub fn set(&self, is_approved: bool, is_doubtful: bool) {
         self.is_approved.store(is_approved, Relaxed);
         self.is_doubtful.store(is_doubtful, Relaxed);
+    }
+
+    /// Whether a server of Redis may evict buyers, who could buy twice: then nothing is sold.
+    pub fn evicts(&self) -> bool {
+        self.evicts.load(Relaxed)
+    }
+
+    pub fn set_evicts(&self, evicts: bool) {
+        self.evicts.store(evicts, Relaxed);
     }
 
     /// Wakes the rebuild task: a rebuild may be needed.

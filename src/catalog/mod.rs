@@ -156,7 +156,8 @@ impl Catalog {
 
     /// Asks Redis whether it may sell at least one of the sales that it should.
     pub async fn sells_something(&self) -> ServiceResult<()> {
-        let not_yet = ServiceError::unavailable("redis is not approved yet: it is being rebuilt");
+        let not_yet =
+            ServiceError::unavailable("redis is not approved yet: it is rebuilt, or evicts");
         // Admission follows the checks of the rebuild task.
         let is_other = !self.redis.is_cluster() && !self.approval.is_approved();
         if is_other || self.approval.is_doubtful() {

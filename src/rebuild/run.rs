@@ -8,6 +8,7 @@ use crate::domain::SaleId;
 use crate::error::ServiceResult;
 use crate::postgres::{self, Transaction, unless_silent};
 use crate::redis::functions::Snapshot;
+use redis::RedisError;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,19 +51,20 @@ impl Rebuild {
     /// without state at the last check; only the second check counts, since a sale may be being
     /// created.
     pub async fn step(&self, absent: &mut HashSet<SaleId>) -> ServiceResult<()> {
-        let approved = self.catalog.approved_processes().await?;
+        let approved = self.catalog.approved_processes().await;
+        let processes = self.processes().await;
+        let approved = approved?;
         // A silent node of a cluster must not stop the checks of the others.
-        let (live, silent) = match self.redis.processes().await {
+        let (live, silent) = match processes {
             Ok(live) => (live, None),
             Err(error) => (self.answering(), Some(error)),
         };
         let mut doubtful = live.clone();
         doubtful.retain(|process| !approved.contains(process));
         let is_approved = doubtful.is_empty() && silent.is_none();
-        let evicts = silent.as_ref().is_some_and(|error| error.code() == Some("EVICTS"));
-        // A setting that loses buyers stops all. Of a cluster without one node the others go on
-        // selling, and lanes of order numbers check their floors.
-        let is_doubtful = evicts || (!doubtful.is_empty() && !self.redis.is_cluster());
+        // In a cluster the other nodes go on selling, and lanes of order numbers check their
+        // floors.
+        let is_doubtful = !doubtful.is_empty() && !self.redis.is_cluster();
         self.approval.set(is_approved, is_doubtful);
         if !doubtful.is_empty() {
             unless_silent(self.catalog.refresh_catalogue()).await?;
@@ -95,6 +97,22 @@ impl Rebuild {
             Some(error) => Err(error.into()),
             None => self.revoke_gone(&approved, &live).await,
         }
+    }
+
+    /// The processes of Redis. Notes an answer that one evicts, until all answer that they do not.
+    async fn processes(&self) -> Result<Vec<String>, RedisError> {
+        let answered = self.redis.processes().await;
+        match &answered {
+            Ok(live) if self.approval.evicts() => {
+                // The client skips a node without a connection.
+                let is_cluster = self.redis.is_cluster();
+                let all = if is_cluster { self.redis.primaries().await? } else { 1 };
+                self.approval.set_evicts(live.len() < all);
+            }
+            Err(error) if error.code() == Some("EVICTS") => self.approval.set_evicts(true),
+            _ => {}
+        }
+        answered
     }
 
     /// The processes by the last snapshots.
