@@ -24,7 +24,7 @@ register('ack', function(keys, args)
   end
   if not state[2] or settled == 0 then return pending end
   return redis.call('HINCRBY', keys[1], 'pending', -settled)
-end)
+end, { 'allow-oom' })
 
 -- A buyer's record with this order marked as returned, and whether it was live until now. At most
 -- KEPT returned orders with an idempotency key are kept.
@@ -76,7 +76,7 @@ register('release', function(keys, args)
     redis.call('HSET', keys[1], 'remaining', remaining, 'change', change)
   end
   return { 'ok', remaining, change, returned }
-end)
+end, { 'allow-oom' })
 
 -- Reads the record of a user in a sale.
 --

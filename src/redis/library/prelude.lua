@@ -4,6 +4,7 @@
 local RECORD, KEPT = 17, 8
 local NO_KEY = '\0\0\0\0\0\0\0\0' -- while a library is loaded there is no string.rep
 
+-- 'allow-oom' is for what gives memory back: otherwise a full Redis would refuse that, too.
 local function register(name, callback, flags)
   redis.register_function{ function_name = name .. '_' .. VERSION, callback = callback,
       flags = flags or {} }

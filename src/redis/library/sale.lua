@@ -116,4 +116,4 @@ register('evict', function(keys, args)
   if redis.call('XLEN', keys[2]) > 0 then return 0 end
   redis.call('UNLINK', keys[1], keys[2], keys[3])
   return 1
-end)
+end, { 'allow-oom' })
