@@ -123,7 +123,7 @@ fn plan(config: &Config) -> Result<String, String> {
          at a time{slow}, for at most {} s; each is sent again up to {retries} times: at most {} \
          requests, and a few more afterwards",
         config.time_limit.as_secs_f64(),
-        (buyers + twice) * (retries + 1)
+        (buyers + twice * adapter.per_user.min(*stock)) * (retries + 1)
     ));
     if let Some(kill) = &config.kill {
         let start = config.start.as_ref().map(|start| format!(", then `{start}`"));

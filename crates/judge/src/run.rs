@@ -74,7 +74,7 @@ async fn judged(config: Config, progress: Progress) -> Result<(Report, History),
 
     let (is_up, watch_up) = watch::channel(true);
     let storm = Arc::new(Storm::new(&server, &config, watch_up, progress.clone()));
-    let asks = asks(&buyers, &config);
+    let asks = asks(&buyers, &config, server.adapter.per_user.min(config.stock));
     let planned = asks.len();
     progress(Event::Storm(planned));
     let deadline = Instant::now() + config.time_limit;
@@ -162,8 +162,9 @@ pub(crate) fn clicks_twice(number: usize, config: &Config) -> bool {
     is_chosen(number, config.duplicates, 0.0)
 }
 
-/// Second clicks stand beside the first ones, so that they are under way together.
-fn asks(buyers: &[Arc<Buyer>], config: &Config) -> Vec<Ask> {
+/// Second clicks stand beside the first ones, so that they are under way together. Every other
+/// buyer who clicks twice repeats the key; the others ask for one more than they may have.
+fn asks(buyers: &[Arc<Buyer>], config: &Config, per_user: usize) -> Vec<Ask> {
     let run = std::process::id() ^ crate::storm::moment();
     let (mut asks, mut twice) = (Vec::new(), 0);
     for (number, buyer) in buyers.iter().enumerate() {
@@ -175,7 +176,10 @@ fn asks(buyers: &[Arc<Buyer>], config: &Config) -> Vec<Ask> {
         };
         asks.push(ask(0));
         if clicks_twice(number, config) {
-            asks.push(ask(twice % 2));
+            match twice % 2 {
+                0 => asks.push(ask(0)),
+                _ => asks.extend((1..=per_user).map(ask)),
+            }
             twice += 1;
         }
     }
