@@ -16,14 +16,22 @@ fn read(body: &[u8]) -> Result<(Event, String), LedgerError> {
     let malformed = |error: serde_json::Error| LedgerError::Malformed(error.to_string());
     let event: Event = serde_json::from_slice(body).map_err(malformed)?;
     let json: Value = serde_json::from_slice(body).map_err(malformed)?;
-    let json = json.to_string();
     if [&event.id, &event.kind, &event.charge.id].iter().any(|name| name.len() > LONGEST_NAME) {
         return Err(LedgerError::Malformed("a name in it is too long".to_owned()));
     }
-    if json.contains("\\u0000") {
+    if holds_zero(&json) {
         return Err(LedgerError::Malformed("it holds a zero byte".to_owned()));
     }
-    Ok((event, json))
+    Ok((event, json.to_string()))
+}
+
+fn holds_zero(json: &Value) -> bool {
+    match json {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(all) => all.iter().any(holds_zero),
+        Value::Object(all) => all.iter().any(|(key, one)| key.contains('\0') || holds_zero(one)),
+        _ => false,
+    }
 }
 
 impl<O: Orders> Ledger<O> {

@@ -23,7 +23,7 @@ Faults are flags, and can be changed while it runs. A PUT replaces them all:
     curl -X PUT http://127.0.0.1:8090/v1/faults -H \"authorization: Bearer $PAYMENT_KEY\" \\
       -H 'content-type: application/json' -d '{\"webhook_lose\": 0.1, \"decline\": 0.05}'";
 
-#[derive(Debug, Clone, Args)]
+#[derive(Clone, Args)]
 #[command(long_about = ABOUT)]
 pub struct Settings {
     /// Port 0 takes a free one
