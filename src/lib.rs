@@ -55,7 +55,7 @@ pub mod databases;
 /// Redis: connections, keys, and the function library with its typed wrappers.
 pub mod redis;
 
-/// Postgres: the pool and the schema.
+/// Postgres: the schema and the rows.
 pub mod postgres;
 
 /// Authentication: signed user tokens and the admin token.

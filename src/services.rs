@@ -26,7 +26,7 @@ pub struct Readiness {
     pub admission: Result<(), String>,
     /// Whether all background loops of this process run.
     pub loops: Result<(), String>,
-    /// Whether Redis keeps its data over a restart; `None` if it does not say.
+    /// Whether Redis keeps its data over a restart; `None` if it does not answer.
     pub redis_durable: Option<bool>,
 }
 

@@ -10,8 +10,8 @@
 //! append and one fsync.
 //!
 //! **Failures.** A batch whose reply is lost is asked again with the same order ids, and Redis
-//! recognises attempts that it has accepted. After two seconds without an answer the whole batch
-//! gets 503. Its orders may exist: then the log has them, and a retry names them.
+//! recognises attempts that it has accepted. After at most 2.5 seconds without an answer the whole
+//! batch gets 503. Its orders may exist: then the log has them, and a retry names them.
 //!
 //! **Crashes.** The queues are lost before anybody in them was answered; accepted orders are in the
 //! log.

@@ -18,7 +18,7 @@ use web::body;
 
 /// Whether this instance should get requests, and what each of its dependencies says.
 ///
-/// Only `ok` or `down`: error messages name hosts and go to the log.
+/// Of a dependency only `ok` or `down`: error messages name hosts and go to the log.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Readiness)]
 pub struct ReadinessBody {
@@ -36,7 +36,7 @@ pub struct ReadinessBody {
     #[schema(example = "ok")]
     loops: &'static str,
     /// Whether Redis keeps accepted orders over a restart (`appendonly yes`); null if it does not
-    /// say. Not needed to be ready.
+    /// answer. Not needed to be ready.
     redis_durable: Option<bool>,
 }
 

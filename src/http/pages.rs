@@ -37,7 +37,7 @@ macro_rules! fetched {
     };
 }
 
-/// The charting library of the live page, fetched by build.rs; empty after a build without network.
+/// The charting library of the live page, fetched by build.rs; empty after a build without npm.
 const VENDOR: [(&str, &[u8]); 3] =
     [fetched!("uPlot.iife.min.js"), fetched!("uPlot.min.css"), fetched!("uPlot.LICENSE")];
 

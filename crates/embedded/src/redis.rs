@@ -1,9 +1,9 @@
 //! A private Redis: one `redis-server` on a unix socket, its append-only file in the data folder.
 //!
 //! Crashes: Redis replays the append-only file. With [`RedisFsync::Always`] every answered write is
-//! on disk; with [`RedisFsync::EverySec`] a power failure may lose a second (`kill -9` does not:
-//! the kernel has the writes). A torn tail is cut off. A restarted Redis has a new `run_id`, and
-//! clients reconnect to the same socket.
+//! on disk; with [`RedisFsync::EverySec`] a power failure may lose a second, and `kill -9`
+//! what a slow disk made Redis postpone. A torn tail is cut off. A restarted Redis has a new
+//! `run_id`, and clients reconnect to the same socket.
 
 use crate::{
     binaries,

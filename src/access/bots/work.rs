@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each bit doubles the work: 2^bits hashes on average. A phone's browser makes some 100,000 a
-//! second: half a second for 16 bits, ten for 20. Challenges are not stored; used solutions are,
+//! second: 0.7 seconds for 16 bits, ten for 20. Challenges are not stored; used solutions are,
 //! until their challenge expires.
 
 use crate::auth::random;
