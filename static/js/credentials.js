@@ -1,6 +1,7 @@
 // What a sale asks for besides a token: a pass, which is fetched at the click, and a proof of work,
 // which is done ahead of it where there is time. Both go into headers of the request.
 
+import { backoff } from './api.js';
 import { clock } from './clock.js';
 import { shop } from './session.js';
 
@@ -32,7 +33,10 @@ function begin(path) {
     mine.all = 2 ** challenge.bits;
     return inThreads(challenge, (tried) => { mine.tried += tried; });
   }).finally(() => { mine.done = true; });
-  mine.solution.catch(() => { if (work === mine) work = null; });
+  mine.solution.catch(() => {
+    mine.failed = true; // a click begins anew at once, the work ahead of it later
+    setTimeout(() => { if (work === mine) work = null; }, backoff(3));
+  });
 }
 
 /** Begins the work when the opening is near, so that the click need not wait for it. */
@@ -50,7 +54,7 @@ export const progress = () => (work && !work.done ? 1 - Math.exp(-work.tried / w
 export function spent() { work = null; }
 
 async function solution(path) {
-  if (work && clock.now() > work.until - MARGIN_MS) work = null;
+  if (work && (work.failed || clock.now() > work.until - MARGIN_MS)) work = null;
   if (!work) begin(path);
   return { 'challenge-solution': await work.solution };
 }

@@ -26,7 +26,7 @@ export function room(sale, { onPlace, onProblem }) {
     if (left) return;
     pause = place?.poll_after_ms ?? 5000;
     onPlace(place);
-    if (!place || place.state === 'missed') rest();
+    if (!place || place.state === 'missed' || place.sale_state === 'ended') rest();
   }
 
   function rest() {
@@ -67,6 +67,8 @@ export function room(sale, { onPlace, onProblem }) {
   begin();
 
   return {
+    /** The sale goes on after all. */
+    again() { if (!stream && !asking && !left) find(); },
     /** `credentials` are headers that the sale asks for. */
     async join(credentials) {
       try {

@@ -3,7 +3,7 @@
 import { backoff, call, poll } from './api.js';
 import { clock } from './clock.js';
 import { digits } from './countdown.js';
-import { initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
+import { canBuy, initial, nextTick, orderFacts, saleFacts, step } from './buy-state.js';
 import { view } from './buy-view.js';
 import { money, moment, number, percentOff, share } from './format.js';
 import { followOrder } from './order-feed.js';
@@ -14,9 +14,9 @@ import { roomView } from './room-view.js';
 import { session, shop, tabs } from './session.js';
 import { follow } from './sse.js';
 import { t } from './strings.js';
-import { $, banner, confirm, shell, stateAt, stockBar, stockWords, text } from './ui.js';
+import { $, banner, confirm, shell, stateAt, stockBar, stockWords, text, toast } from './ui.js';
 
-const SALE = `/api/v1/sales/${encodeURIComponent(decodeURIComponent(location.pathname.split('/')[2] ?? ''))}`;
+const SALE = `/api/v1/sales/${location.pathname.split('/')[2] ?? ''}`;
 const REFRESH_MS = 30_000;
 const WORKING_MS = 200; // how often the progress of a puzzle is shown
 const SQUARES = 20; // on a bar, as in app.css
@@ -51,6 +51,7 @@ const EFFECTS = {
       if (code.startsWith('challenge_')) spent();
       const opensAt = extra.opens_at ? Date.parse(extra.opens_at) : undefined;
       dispatch('refused', { code, retryAfterMs, opensAt, orderId: extra.order_id });
+      if (code.startsWith('admission_')) findOrders().catch(() => {}); // an earlier answer may have been lost
     }
   },
   follow({ id }) {
@@ -98,6 +99,7 @@ function attendRoom() {
     },
     onProblem(problem) { notice = problem.status ? problem.code : 'network'; },
   });
+  if (sale.state !== 'ended' && place?.sale_state === 'ended') waiting.again(); // it was extended
 }
 
 async function decide(id, verb) {
@@ -181,7 +183,7 @@ function describe() {
 
 function render(changed = true) {
   const now = clock.now();
-  prepare(SALE, sale);
+  if ((state.name === 'not_open' || canBuy(state, now)) && !document.hidden) prepare(SALE, sale);
   let shown = view(state, now);
   if (sale.waiting_room) shown = roomView(shown, { state, sale, place, joining, notice, now });
   const solving = (joining || state.name === 'buying') && progress();
@@ -236,12 +238,14 @@ function press() {
   if (!state) return;
   if (button.dataset.action === 'join') return join();
   if (button.dataset.action === 'pay') dispatch('pay');
-  else dispatch('buy', { key: newKey() }); // the machine ignores it where it does not count
+  else if (button.dataset.action || !sale.waiting_room) dispatch('buy', { key: newKey() }); // the machine ignores it where it does not count
 }
 
 async function pressSecond() {
   if (second.dataset.action === 'orders') location.assign('/orders');
-  if (second.dataset.action === 'receipt') (await import('./receipt.js')).receipt(await shop('GET', `/api/v1/orders/${state.order.id}`));
+  if (second.dataset.action === 'receipt') {
+    try { (await import('./receipt.js')).receipt(await shop('GET', `/api/v1/orders/${state.order.id}`)); } catch { toast(t('error.timeout'), 'bad'); }
+  }
   if (second.dataset.action !== 'cancel') return;
   const sure = await confirm(t('confirm.cancel'), t('confirm.cancel_more'), t('confirm.cancel_yes'), t('confirm.keep'));
   if (sure) dispatch('cancel');
