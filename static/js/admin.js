@@ -15,7 +15,7 @@ import { $, badge, banner, confirm, h, shell, stateAt, text, toast } from './ui.
 const KEPT = 'flash-sale.admin-token';
 const PAGE = 50;
 let token = sessionStorage.getItem(KEPT) ?? '';
-let polling, sales = [], inspected = null, last = null;
+let polling, sales = [], inspected = null, last = null, asked = 0;
 
 const operate = (method, path, body) => call(method, `/api/v1/admin/${path}`, { body, bearer: token });
 const admin = (method, path, body) => operate(method, `sales${path}`, body);
@@ -82,6 +82,7 @@ async function enter(event) {
   render(); // before the desk shows, so that nothing moves
   $('#sign-in').hidden = true;
   $('#desk').hidden = $('#leave').hidden = false;
+  polling?.stop();
   polling = poll(refresh, () => 3000);
 }
 
@@ -244,16 +245,16 @@ async function audit() {
 }
 
 async function orders(after) {
-  const sale = inspected;
+  const sale = inspected, mine = ++asked;
   const wanted = { status: $('#filter').value, user: $('#whose').value.trim(), after };
   const query = new URLSearchParams({ limit: PAGE, ...Object.fromEntries(Object.entries(wanted).filter(([, value]) => value)) });
   let page;
   try {
     ({ orders: page } = await admin('GET', path(sale, `/orders?${query}`)));
   } catch (problem) {
-    return failed(problem);
+    return mine === asked && failed(problem);
   }
-  if (sale !== inspected) return;
+  if (sale !== inspected || mine !== asked) return; // another question was asked meanwhile
   const now = clock.now();
   const lines = page.map((order) => h('tr', {},
     h('td', { class: 'number' }, order.order_id), h('td', { class: 'number' }, order.user_id),
@@ -303,8 +304,8 @@ async function create(event) {
   text($('#create-error'), wrong ? t(wrong.key) : '');
   if (wrong) return pointAt(form, wrong.name);
 
-  const submit = form.querySelector('button');
-  submit.disabled = true;
+  const { submitter } = event;
+  submitter.disabled = true;
   try {
     const sale = await admin('POST', '', body);
     toast(t('admin.created', sale), 'good');
@@ -317,7 +318,7 @@ async function create(event) {
       pointAt(form, fieldOf(problem.detail));
     }
   }
-  submit.disabled = false;
+  submitter.disabled = false;
 }
 
 function fill(name) {

@@ -11,6 +11,7 @@
 //
 // An *intent* is one decision to buy. It lives from the click to a definite answer and keeps one
 // Idempotency-Key through every retry, so however often it is sent, at most one order comes of it.
+// It is `open` once an answer was lost.
 
 const LIVE = ['queued', 'pending_payment', 'paid'];
 const RANK = { unknown: 0, queued: 1, pending_payment: 2, paid: 3, cancelled: 3, expired: 3, rejected: 3 };
@@ -108,7 +109,7 @@ const followed = (id) => ({ type: 'follow', id });
 /** Nobody knows what became of the intent: a click may ask again after `wait`, and the page asks by itself later. */
 function unknown(s, notice, wait, random, now) {
   const until = now + wait, pause = Math.min(AGAIN_MOST_MS, AGAIN_MS * 2 ** (s.intent.rounds ?? 0)) * (1 + random);
-  return [{ ...s, sending: false, notice, hold: { why: 'unavailable', until, again: until + pause } }];
+  return [{ ...s, intent: { ...s.intent, open: true }, sending: false, notice, hold: { why: 'unavailable', until, again: until + pause } }];
 }
 
 /** Asks again with the same key, once. */
@@ -142,14 +143,14 @@ const HANDLERS = {
     if (s.order && LIVE.includes(s.order.status)) return [s];
     const [order] = orders;
     return [
-      { ...s, order, already: true, others: orders.length - 1, intent: null, hold: null },
+      { ...s, order, already: true, others: orders.length - 1, intent: null, hold: null, notice: null },
       ...(order.status === 'paid' && order.payment !== 'refunding' ? [] : [followed(order.id)]),
     ];
   },
 
   buy: (s, { key, now }) => {
     if (!canBuy(s, now)) return [s];
-    const intent = { key: s.intent?.key ?? key, attempt: 0, rounds: s.intent?.rounds };
+    const intent = { ...s.intent, key: s.intent?.key ?? key, attempt: 0 };
     return [{ ...s, intent, sending: true, hold: null, notice: null }, send(intent.key)];
   },
 
@@ -189,7 +190,8 @@ const HANDLERS = {
       // A credential that expired or is missing: the next click brings a fresh one.
       case 'pass_required': case 'pass_invalid': case 'pass_expired':
       case 'challenge_required': case 'challenge_failed': case 'challenge_expired': return [over, { type: 'refresh_sale' }];
-      case 'rate_limited':
+      case 'rate_limited': // of a retry: it may have worked before
+        if (s.intent.open) return unknown(s, null, Math.max(1000, retryAfterMs), random, now);
         return [{ ...s, sending: false, notice: null, hold: { why: 'too_fast', until: now + Math.max(1000, retryAfterMs) } }];
       case 'unauthenticated': case 'cross_origin': case 'invalid': case 'too_large': // the same again and again: for a click to repeat
         return [{ ...s, sending: false, notice: code, hold: { why: 'unavailable', until: now + 1000 } }];
@@ -203,7 +205,7 @@ const HANDLERS = {
     if (!s.sending) return [s];
     const { key, attempt } = s.intent;
     if (attempt < SILENT_RETRIES) {
-      return [{ ...s, intent: { ...s.intent, attempt: attempt + 1 } }, send(key, (300 + 600 * random) * (attempt + 1))];
+      return [{ ...s, intent: { ...s.intent, attempt: attempt + 1, open: true } }, send(key, (300 + 600 * random) * (attempt + 1))];
     }
     return unknown(s, 'network', 1000, random, now);
   },

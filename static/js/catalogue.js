@@ -36,6 +36,7 @@ function update(entry, sale) {
   const state = stateAt(sale, clock.now());
   const { parts } = entry;
   entry.element.dataset.state = state;
+  text($('h3 a', entry.element), sale.title);
   parts.badge.className = `badge ${state}`;
   text(parts.badge, t(`state.${state}`));
   const { words, low } = stockWords(sale, state);
@@ -65,7 +66,7 @@ function hero() {
   const now = clock.now();
   const first = (state, moment) => sales.filter((one) => stateAt(one, now) === state).sort((a, b) => Date.parse(a[moment]) - Date.parse(b[moment]))[0];
   const ending = first('open', 'closes_at'), sale = ending ?? first('scheduled', 'opens_at');
-  const shown = sale ? `${sale.id}|${Boolean(ending)}|${sale.closes_at}` : '';
+  const shown = sale ? `${sale.id}|${Boolean(ending)}|${sale.closes_at}|${sale.title}` : '';
   if (shown === heroShown) return;
   heroShown = shown;
   stopHero();

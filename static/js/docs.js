@@ -70,4 +70,4 @@ function show(document) {
 }
 
 shell();
-fetch('/openapi.json').then((response) => (response.ok ? response.json() : Promise.reject(response))).then(show, () => text($('#none'), t('error.network')));
+fetch('/openapi.json').then((response) => (response.ok ? response.json() : Promise.reject(response))).then(show, () => text($('#none'), t('error.timeout')));

@@ -18,11 +18,10 @@
     words.href = new URL(`${folder}/${language}.js`, document.currentScript.src);
     document.head.append(words);
   }
-  // What a page shows first is asked for at once (`data-early`), not when its modules have come:
-  // one round trip less. api.js takes it from here.
+  // `data-early`: asked for before the modules come, one round trip less. api.js takes it.
   if (document.currentScript.dataset.early !== undefined) {
     const path = `/api/v1${location.pathname === '/' ? '/sales' : location.pathname}`, sent = performance.now();
-    globalThis.early = { path, answer: fetch(path, { headers: { accept: 'application/json' }, cache: 'no-store' }).then((response) => ({ response, sent, received: performance.now() })) };
+    globalThis.early = { path, answer: fetch(path, { headers: { accept: 'application/json' }, cache: 'no-store', signal: AbortSignal.timeout(1e4) }).then((response) => ({ response, sent, received: performance.now() })) };
     globalThis.early.answer.catch(() => {}); // its reader handles the error
   }
 })();

@@ -31,6 +31,6 @@ export function followOrder(orderId, onOrder) {
       onStatus: (status) => { if (status === 'live') { asking?.stop(); asking = undefined; } else if (!closed) ask(); },
       onRefused: () => { if (!closed) ask(); },
     });
-  }, ask);
+  }, () => { if (!closed) ask(); });
   return { close };
 }

@@ -28,7 +28,7 @@ function row(order) {
     pay: h('button', { class: 'button primary', type: 'button', onclick: () => decide(order.order_id, 'pay') }, t('buy.pay')),
     cancel: h('button', { class: 'button', type: 'button', onclick: () => cancel(order.order_id) }, t('buy.cancel')),
   };
-  parts.receipt = h('button', { class: 'button', type: 'button', onclick: async () => (await import('./receipt.js')).receipt(rows.get(order.order_id).order) }, t('receipt.show'));
+  parts.receipt = h('button', { class: 'button', type: 'button', onclick: () => showReceipt(rows.get(order.order_id).order) }, t('receipt.show'));
   parts.left.append(parts.clock);
   const title = `o-${order.order_id}`;
   const element = h('li', { class: 'order', 'aria-labelledby': title, 'aria-current': order.order_id === HERE ? 'true' : null },
@@ -40,6 +40,10 @@ function row(order) {
       parts.money),
     h('div', { class: 'side' }, parts.status, parts.left, h('div', { class: 'actions' }, parts.pay, parts.cancel, parts.receipt)));
   return { element, parts, stop: () => {}, busy: false, order, feed: null };
+}
+
+async function showReceipt(order) {
+  try { (await import('./receipt.js')).receipt(order); } catch { toast(t('error.timeout'), 'bad'); }
 }
 
 function update(entry) {
@@ -94,7 +98,11 @@ function place() {
   }
   $('#empty').hidden = rows.size > 0;
   $('#more').hidden = !older || rows.size < PAGE;
-  for (const entry of [...(here && !settled(here.order) ? [here] : []), ...open].slice(0, FOLLOWED)) {
+  const followed = [...(here && !settled(here.order) ? [here] : []), ...open].slice(0, FOLLOWED);
+  for (const entry of open) {
+    if (!followed.includes(entry)) entry.feed = entry.feed?.close(); // pushed down by newer ones
+  }
+  for (const entry of followed) {
     entry.feed ??= followOrder(entry.order.order_id, (order) => {
       const before = wordsOf(entry.order);
       take(order);

@@ -40,7 +40,7 @@ export function shell() {
 
 /** A message that does not move the page; `tone` is `good`, `bad` or nothing. */
 export function toast(message, tone = '') {
-  const box = $('#toast') ?? document.body.appendChild(h('div', { id: 'toast', role: 'status' }));
+  const box = $('#toast') ?? document.body.appendChild(h('div', { id: 'toast', role: 'alert' }));
   box.className = tone;
   text(box, message);
   box.classList.add('shown');

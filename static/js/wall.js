@@ -11,8 +11,8 @@ import { follow } from './sse.js';
 import { t } from './strings.js';
 import { $, h, shell, stateAt, stockBar, text } from './ui.js';
 
-const ID = decodeURIComponent(location.pathname.split('/')[2] ?? '');
-const SALE = `/api/v1/sales/${encodeURIComponent(ID)}`;
+const ID = location.pathname.split('/')[2] ?? ''; // encoded as it came
+const SALE = `/api/v1/sales/${ID}`;
 const KEEP = 180; // seconds on the charts
 const OVER = 5; // looks that a latency is taken over: of one second's few purchases a percentile would only flicker
 const VERDICTS = ['accepted', 'sold_out', 'already_ordered', 'replayed', 'not_open', 'paused', 'ended', 'unavailable'];
@@ -51,8 +51,9 @@ function followAudit() {
   if (!bearer) return;
   const asking = poll(async () => {
     try { audit = await call('GET', `/api/v1/admin${SALE.slice('/api/v1'.length)}/audit`, { bearer }); } catch (problem) {
-      if (problem.status === 401 || problem.status === 404) return asking.stop();
-      throw problem;
+      if (problem.status !== 401 && problem.status !== 404) throw problem;
+      asking.stop();
+      audit = null; // it would stand still
     }
     showVerdict();
   }, () => 10_000);
@@ -154,7 +155,7 @@ const charts = [];
 
 function start() {
   shell();
-  $('#back').href = `/sales/${encodeURIComponent(ID)}`;
+  $('#back').href = `/sales/${ID}`;
   $('#verdicts').append(...[...rows.values()].map(({ element }) => element));
   $('#full').addEventListener('click', () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen()));
   $('#full').hidden = !document.fullscreenEnabled;

@@ -13,7 +13,7 @@ import { colours, stage } from './stage.js';
 import { dwellMs, firstOverlap, keyed, lease, meaning, moment, prices, timeline, within } from './timeline.js';
 import { inWords, t } from './theatre-words.js';
 
-const ID = decodeURIComponent(location.pathname.split('/').at(-1).replace(/\.html$/, ''));
+const ID = location.pathname.split('/').at(-1).replace(/\.html$/, '');
 const PLAYING_MS = 90_000; // some lessons start servers of their own
 const chosen = Object.fromEntries([...new URLSearchParams(location.search)].filter(([name]) => /^\w{1,40}$/.test(name)));
 
@@ -304,6 +304,6 @@ $('#option-form').addEventListener('submit', (event) => {
   run();
 });
 addEventListener('keydown', key);
-addEventListener('hashchange', () => { if (line) seek(Number(location.hash.slice(1)) - 1); });
+addEventListener('hashchange', () => { if (line && /^#\d+$/.test(location.hash)) seek(location.hash.slice(1) - 1); });
 document.addEventListener('visibilitychange', () => { if (document.hidden) playing(false); });
 load();

@@ -140,7 +140,7 @@ async function join() {
 }
 
 function key(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches('input')) return;
+  if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || event.target.matches('input')) return;
   if (event.key.toLowerCase() === 's') return source();
   if ($('#lines').open) return;
   if (event.key === 'ArrowRight') go(1);

@@ -96,7 +96,7 @@ export default {
   'say.room_waiting': 'You are in the queue. Leave this page open: your turn shows here.',
   'say.room_beyond': 'You are in the queue, but there are more people ahead of you than units. It may not reach you.',
   'say.room_sold_out': 'Every unit is taken. Your place is kept: if one comes back, the queue goes on.',
-  'say.room_turn': 'It is your turn. Buy before the time runs out, or the next one has it.',
+  'say.room_turn': 'It is your turn. Buy before the time runs out, or it goes to the next person.',
   'say.room_missed': 'Your turn passed. You can join again, behind those who wait.',
 
   'say.not_open': 'Stay on this page: the button comes alive at the opening second.',

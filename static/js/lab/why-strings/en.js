@@ -15,7 +15,7 @@ export default {
   'why.doors_go': 'What breaks next?',
   'why.over': 'Start over',
   'why.doors': 'Three doors',
-  'why.recorded': 'A recorded run of {day}: there is no server to race on.',
+  'why.recorded': 'A recorded run of {day}: no server was free.',
   'why.two': '{a} and {b}, {ms} ms into this race',
   'why.two_unknown': 'Two buyers of this race',
   'why.buyer': 'Buyer {n}',

@@ -15,7 +15,7 @@ export default {
   'why.doors_go': '接下来会坏在哪里？',
   'why.over': '从头再来',
   'why.doors': '三扇门',
-  'why.recorded': '这是 {day} 录下的一场：现在没有服务器可跑。',
+  'why.recorded': '{day} 录下的一场：没有空闲的服务器。',
   'why.two': '{a}和{b}，本场第 {ms} 毫秒',
   'why.two_unknown': '本场的两个买家',
   'why.buyer': '买家 {n}',
