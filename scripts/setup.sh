@@ -156,6 +156,7 @@ package() {
     dnf:cc) echo gcc glibc-devel ;;
     dnf:faketime) echo libfaketime ;;
     apt:node | dnf:node) echo nodejs ;;
+    brew:npm) echo node ;;
     apt:jdk) echo default-jdk-headless ;;
     dnf:jdk) echo java-latest-openjdk-devel ;;
     brew:jdk) echo openjdk ;;
@@ -280,6 +281,7 @@ fi
 if [ $proof = yes ]; then
   missing=""
   have node || needs node
+  have npm || needs npm
   javac -version >/dev/null 2>&1 || needs jdk
   if [ -n "$missing" ]; then
     # In a shell of its own, because these end the shell when they fail.
