@@ -41,8 +41,11 @@ export function admin(stage) {
       await page.getByText('The server does not accept this: Picture must be a path').waitFor();
       assert.equal(await page.evaluate(() => document.activeElement.id), 'image_url', 'and the field has the focus');
       await page.fill('#image_url', '/static/img/ticket.svg');
-      await page.click('#create button:not([type])');
+      const asked = [];
+      page.on('request', (request) => asked.push(request.method()));
+      await page.locator('#create button:not([type])').evaluate((button) => { button.click(); button.click(); });
       await row(page, 'Made by hand').getByText('7 / 7').waitFor();
+      assert.equal(asked.filter((method) => method === 'POST').length, 1, 'a double click makes one sale');
 
       await row(page, 'Made by hand').getByRole('button', { name: /^More/ }).click();
       await page.getByRole('button', { name: 'Edit Made by hand' }).click();

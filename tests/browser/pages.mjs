@@ -101,7 +101,7 @@ export function pages(stage) {
     });
   }
 
-  it('the API’s document weighs less than 600 KB with all it needs, and can be searched', async () => {
+  it('the API’s document weighs less than 100 KB with all it needs, and can be searched', async () => {
     const page = await stage.visit({ width: 390 });
     const wire = await page.context().newCDPSession(page);
     let bytes = 0;

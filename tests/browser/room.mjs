@@ -61,6 +61,9 @@ export function room(stage) {
       await page.click('#buy');
       await labelled(page, 'Your place: 1');
       await says(page, 'more people ahead of you than units');
+      const asked = [];
+      page.on('request', (request) => asked.push(request.method()));
+      await page.dispatchEvent('#buy', 'click'); // shows the place, and buys nothing
       const tab = await page.context().newPage();
       await tab.goto(`/sales/${sale.id}`);
       await labelled(tab, 'Your place: 1');
@@ -69,6 +72,7 @@ export function room(stage) {
       });
       assert.equal(bought.status, 202);
       for (const one of [page, tab]) await says(one, 'Every unit is taken. Your place is kept');
+      assert.ok(!asked.includes('POST'), `${asked}`);
       await page.leave();
     });
 

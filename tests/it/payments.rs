@@ -256,8 +256,13 @@ async fn an_attempt_is_given_up_when_its_order_was_long_closed() {
     till.app.execute(&close).await;
     ledger.reconcile(&reference, id).await.expect("an answer");
     assert_eq!(shopper.order(&order).await.body.get("payment"), None);
-    // One that comes all the same goes back.
-    till.deliver("evt_late", &till.provider.confirm()).await.assert(204);
+    // One that comes all the same goes back, also if an operator asks for that meanwhile.
+    let late = till.provider.confirm();
+    till.provider.is(Mood::Away);
+    till.deliver("evt_late", &late).await.assert(204);
+    till.refund(&order, true).await.must_be(200).assert_has(json!({"payment": "refunding"}));
+    till.provider.is(Mood::Accepts);
+    till.app.execute("UPDATE payments SET due_at = now()").await;
     until_payment(&shopper, &order, "refunded").await;
     till.assert_books(0, 1).await;
 }

@@ -98,3 +98,26 @@ async fn a_sale_that_waits_for_its_rebuild_does_not_hold_up_the_others_of_its_ba
     });
     assert_eq!(app.number(ROWS).await, 5);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_redis_lets_orders_be_written_and_units_come_back() {
+    let (_servers, app) = TestApp::on_own_servers().await;
+    let sale = app.sale(3, json!({})).await;
+    let limit = async |bytes: u32| {
+        let mut set = redis::cmd("CONFIG");
+        app.in_redis::<()>(set.arg(&["SET", "maxmemory"]).arg(bytes)).await;
+    };
+    let points = &app.services.fail_points;
+    points.set("writer.received=pause:600000").expect("a fail point");
+    let shopper = app.shopper();
+    let order = shopper.must_buy(&sale).await;
+    limit(1).await;
+    points.resume();
+    shopper.until(&order, "pending_payment").await;
+    assert_shed(&app.shopper().buy(&sale).await);
+    app.assert_sound_with(&sale, json!({"backlog": 0, "remaining": 2})).await;
+    shopper.cancel(&order).await.assert(200);
+    app.assert_sound_with(&sale, json!({"backlog": 0, "remaining": 3})).await;
+    limit(0).await;
+    wait_for!(app.shopper().buy(&sale).await.is_accepted());
+}

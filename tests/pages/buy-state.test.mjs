@@ -172,6 +172,19 @@ describe('one intent', () => {
     assert.equal(page.on('buy', { key: 'k2' }).sent().length, 2);
   });
 
+  it('429 on a retry leaves open whether it had worked: the page asks again with the same key', () => {
+    const page = buying().on('failed').on('refused', { code: 'rate_limited', retryAfterMs: 2000 });
+    assert.equal(page.name, 'unavailable');
+    page.on('sale', { facts: { remaining: 0 } });
+    assert.equal(page.on('buy', { key: 'k2' }, 2000).last().key, 'k1');
+  });
+
+  it('also when the retry was a click', () => {
+    const page = buying().on('refused', { code: 'unavailable' }).on('buy', { key: 'k2' }, 9000);
+    page.on('refused', { code: 'rate_limited' }).on('sale', { facts: { remaining: 0 } });
+    assert.deepEqual([page.name, page.state.intent.key], ['unavailable', 'k1']);
+  });
+
   it('429 does not outlive the sale', () => {
     const page = buying().on('refused', { code: 'rate_limited', retryAfterMs: 9000 }).on('sale', { facts: { remaining: 0 } });
     assert.equal(page.name, 'sold_out');

@@ -1,12 +1,12 @@
 //! Servers that speak otherwise: their adapters, and what is said of bad ones.
 
-use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, serve, storm_on};
+use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, kinds, serve, storm_on};
 use crate::support::prelude::*;
 use axum::extract::{Path, Query, State};
 use axum::response::{AppendHeaders, IntoResponse, Json};
 use axum::routing::{get, post, put};
 use axum::{Router, http::HeaderMap};
-use judge::{adapter::Adapter, history::Meaning};
+use judge::{adapter::Adapter, history::Meaning, verdict::Kind};
 
 const VOUCHERS: &str = include_str!("../../../examples/adapters/vouchers.json");
 
@@ -220,4 +220,17 @@ async fn an_adapter_that_does_not_fit_is_told_where() {
     };
     let judged = cases.map(judge);
     join_all(judged).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_two_is_tried_with_a_third_request() {
+    let change = |config: &mut judge::Config| {
+        let mut adapter = Adapter::contract().expect("an adapter");
+        adapter.per_user = 2;
+        config.adapter = Some(adapter);
+        config.settle = Some(Duration::from_millis(300));
+    };
+    let judged = BuggySale::start(Manner::SellsTwice).judged(change).await;
+    let (report, _) = judged.expect("a verdict");
+    assert_eq!(kinds(&report), [Kind::SoldTwice], "{report:#?}");
 }

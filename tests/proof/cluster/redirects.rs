@@ -93,7 +93,7 @@ async fn asking_and_its_command_travel_in_one_piece() {
 async fn nothing_is_sold_while_any_node_evicts() {
     let deployment = Deployment::start().await;
     let ([app, _], evicting) = (&deployment.apps, &deployment.redis.nodes[1]);
-    let sales = deployment.sales([(0, 100), (1, 100)]).await;
+    let sales = deployment.sales([(0, 10_000), (1, 10_000)]).await;
     let sales = Vec::from_iter(sales.iter().map(|sale| sale.id.to_string()));
     let set = async |setting: &str| {
         let words = Vec::from_iter(["CONFIG", "SET"].into_iter().chain(setting.split(' ')));
@@ -104,6 +104,13 @@ async fn nothing_is_sold_while_any_node_evicts() {
         wait_for!(app.shopper().buy(sale).await.status == 503);
     }
     assert_eq!(app.get("/readyz").await.must_be(503).text("admission"), "down");
+    // Nor while another node is silent, so that not all are heard.
+    let silent = [deployment.redis.nodes[2].pid().expect("it runs")];
+    signal(&silent, Signal::SIGSTOP);
+    app.services.rebuild.step(&mut HashSet::new()).await.expect_err("not all answer");
+    app.get("/readyz").await.must_be(503);
+    assert_eq!(app.shopper().buy(&sales[0]).await.status, 503);
+    signal(&silent, Signal::SIGCONT);
     set("maxmemory-policy noeviction").await;
     for sale in &sales {
         wait_for!(app.shopper().buy(sale).await.is_accepted());
