@@ -171,7 +171,7 @@ export function pages(stage) {
       await page.waitForSelector('html[lang="zh-Hans"]');
       await page.getByText('库存很少').waitFor();
       await page.goto('/orders');
-      assert.equal(await page.title(), '我的订单 · 限时秒杀');
+      await page.waitForFunction(() => document.title === '我的订单 · 限时秒杀'); // words come after the load event
       await page.getByRole('button', { name: 'English' }).click();
       await page.getByRole('heading', { name: 'My orders' }).waitFor();
       await page.leave();
