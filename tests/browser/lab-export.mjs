@@ -94,6 +94,7 @@ export function exported(stage) {
         const presets = page.locator('#presets button'), races = lang === 'en' ? await presets.count() : 1; // they take as long as they took
         for (let nth = 0; nth < races; nth++) {
           await presets.nth(nth).click();
+          await page.waitForFunction((words) => document.querySelector('#race-state').textContent !== words, over); // of the race before
           await page.waitForFunction((words) => document.querySelector('#race-state').textContent === words, over, { timeout: 120_000 });
           const verdicts = await page.locator('.lane .predicted').allTextContents();
           assert.ok(verdicts.length > 1 && verdicts.every(Boolean), `${nth}: ${verdicts}`);
