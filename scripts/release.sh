@@ -73,7 +73,9 @@ pack() {
   chmod 711 "$work"
   trap 'rm -rf "$work"' EXIT
   mkdir -p dist "$work/$name"
-  cp README.md README.zh-CN.md CHANGELOG.md LICENSE "$work/$name/"
+  # What README leads to, but for the source.
+  git archive HEAD README.md README.zh-CN.md CHANGELOG.md LICENSE docs examples loadtest |
+    tar -x -C "$work/$name"
   cp "$1" "$work/$name/flash-sale"
   strip -S "$work/$name/flash-sale"
   try_it "$work/$name/flash-sale" "$work" || die "the program that was packed does not work"
