@@ -126,6 +126,7 @@ async fn a_stream_ends_with_its_token() {
     let path = format!("/api/v1/orders/{order}/events");
     let mut events = open(app.ask("GET", &path).bearer(&token)).await;
     until(&mut events, "pending_payment").await;
-    assert_eq!(events.try_next().await.expect("an orderly end"), None);
+    let end = within_patience(events.try_next()).await;
+    assert_eq!(end.expect("an orderly end"), None);
     app.ask("GET", &path).bearer(&token).await.assert_problem(401, "unauthenticated");
 }
