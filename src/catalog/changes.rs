@@ -217,6 +217,14 @@ impl Catalog {
         self.show_changed(id).await
     }
 
+    /// The newest sale whose `seed_key` begins like this, and how many there are.
+    pub async fn last_seeded(&self, prefix: &str) -> ServiceResult<(Option<SaleId>, i64)> {
+        let sql = "SELECT max(id), count(*) FROM sales WHERE starts_with(seed_key, $1)";
+        let found = sqlx::query_as(sql).bind(prefix).fetch_one(&self.postgres).await?;
+        let (last, all): (Option<i64>, i64) = found;
+        Ok((last.map(SaleId::from_i64), all))
+    }
+
     /// `None`: there is a sale with this `seed_key`.
     async fn insert(&self, new: &NewSale) -> ServiceResult<Option<Sale>> {
         let title = new.title.trim();

@@ -4,10 +4,12 @@ use crate::app::AppError;
 use crate::catalog::Catalog;
 use crate::catalog::changes::NewSale;
 use crate::domain::SaleState;
-use time::{Duration, OffsetDateTime};
+use std::sync::Arc;
+use std::time::Duration;
+use tasks::Tasks;
 
 /// Key, title, description, image, [price, original price, stock], minutes until it opens and ends.
-type Demo = (&'static str, &'static str, &'static str, &'static str, [i64; 3], [i64; 2]);
+type Demo = (&'static str, &'static str, &'static str, &'static str, [i64; 3], [u64; 2]);
 
 #[rustfmt::skip]
 const DEMO: [Demo; 4] = [
@@ -22,29 +24,42 @@ const DEMO: [Demo; 4] = [
         "sneakers", [4_900, 12_900, 100_000], [0, 24 * 60]),
 ];
 
+/// How soon a demo sale that has ended is followed.
+const PAUSE: Duration = Duration::from_secs(10);
+
 /// Creates the demo catalogue; a sale that has ended is followed by the next of its kind.
 /// Idempotent by the keys. Answers how many sales are on.
 pub async fn seed(catalog: &Catalog) -> Result<usize, AppError> {
-    let now = OffsetDateTime::now_utc();
     for (name, title, description, image, [price, original, stock], [opens, ends]) in DEMO {
-        for turn in 1.. {
-            let sale = NewSale {
-                title: title.to_owned(),
-                description: Some(description.to_owned()),
-                image_url: Some(format!("/static/img/{image}.svg")),
-                price_cents: price,
-                original_price_cents: Some(original),
-                stock,
-                opens_at: (opens > 0).then(|| now + Duration::minutes(opens)),
-                closes_at: Some(now + Duration::minutes(ends)),
-                payment_timeout_secs: Some(300),
-                seed_key: Some(format!("{name}-{turn}")),
-                ..NewSale::default()
-            };
-            if catalog.create_sale(sale).await?.state != SaleState::Ended {
-                break;
-            }
+        let (last, turns) = catalog.last_seeded(&format!("{name}-")).await?;
+        if let Some(id) = last
+            && catalog.sale(id).await?.state != SaleState::Ended
+        {
+            continue;
         }
+        let now = catalog.now();
+        let sale = NewSale {
+            title: title.to_owned(),
+            description: Some(description.to_owned()),
+            image_url: Some(format!("/static/img/{image}.svg")),
+            price_cents: price,
+            original_price_cents: Some(original),
+            stock,
+            opens_at: (opens > 0).then(|| now + Duration::from_secs(60 * opens)),
+            closes_at: Some(now + Duration::from_secs(60 * ends)),
+            payment_timeout_secs: Some(300),
+            seed_key: Some(format!("{name}-{}", turns + 1)),
+            ..NewSale::default()
+        };
+        catalog.create_sale(sale).await?;
     }
     Ok(DEMO.len())
+}
+
+/// Keeps the demo catalogue going for as long as the program runs.
+pub fn spawn(catalog: &Arc<Catalog>, tasks: &Tasks) {
+    tasks.spawn("demo catalogue", catalog, |catalog, task| async move {
+        let mut periodic = task.every(PAUSE);
+        while periodic.tick(seed(&catalog)).await {}
+    });
 }

@@ -1,6 +1,6 @@
 //! `serve` and `worker`: the commands that run until a signal.
 
-use super::seed::seed;
+use super::seed;
 use crate::access::bots::limits::WhenAway;
 use crate::app::{self, AppError, Front, Role, Running, Stores};
 use crate::auth::{AdminToken, TokenSigner};
@@ -189,11 +189,12 @@ fn lab_dir(stores: &Stores, store: &StoreSettings) -> Option<PathBuf> {
     stores.are_embedded().then(|| store.data_dir.join("lab"))
 }
 
-/// Waits for admission, and seeds an embedded store.
+/// Waits for admission, and keeps the demo catalogue up on an embedded store.
 async fn prepare(stores: &Stores, running: &Running) -> Result<(), AppError> {
     if stores.are_embedded() {
         running.admission_opened(Duration::from_secs(20)).await;
-        seed(&running.services.catalog).await?;
+        seed::seed(&running.services.catalog).await?;
+        seed::spawn(&running.services.catalog, running.tasks());
         return Ok(());
     }
     if !running.admission_opened(Duration::from_secs(5)).await {
