@@ -26,7 +26,7 @@ RUN for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; d
 # of a file.
 COPY build.rs ./
 # Without npm in this image the live wall has no charts, only tables.
-COPY scripts/charts.sh scripts/charts.sh
+COPY scripts/page_files.sh scripts/page_files.sh
 COPY migrations migrations
 COPY static static
 COPY crates crates

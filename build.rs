@@ -1,13 +1,13 @@
-//! Notices a migration that is not listed, and fetches the live wall's charting library: see
-//! scripts/charts.sh.
+//! Notices a migration that is not listed, and fetches what the pages have from others: see
+//! scripts/page_files.sh.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
 fn main() {
     println!("cargo:rerun-if-changed=migrations");
-    println!("cargo:rerun-if-changed=scripts/charts.sh");
+    println!("cargo:rerun-if-changed=scripts/page_files.sh");
     migrations();
-    charts();
+    page_files();
 }
 
 /// Every file of migrations/ stands in the list that the program runs.
@@ -21,19 +21,26 @@ fn migrations() {
     }
 }
 
-/// The three files of uPlot in OUT_DIR; empty ones where the package cannot be had, so that a build
-/// without network stays a build.
-fn charts() {
+/// The files of uPlot and of the pages' font in OUT_DIR; empty ones where a package cannot be had,
+/// so that a build without network stays a build.
+fn page_files() {
+    const FILES: [&str; 5] = [
+        "uPlot.iife.min.js",
+        "uPlot.min.css",
+        "uPlot.LICENSE",
+        "archivo-narrow-5.3.0.woff2",
+        "archivo-narrow.LICENSE",
+    ];
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let script = Command::new("bash").arg("scripts/charts.sh").arg(&out).status();
+    let script = Command::new("bash").arg("scripts/page_files.sh").arg(&out).status();
     if script.is_ok_and(|status| status.success()) {
         return;
     }
     println!(
-        "cargo:warning=uPlot could not be fetched: the live wall will show tables without charts. \
-         To try again: touch build.rs"
+        "cargo:warning=uPlot or the font could not be fetched: the live wall may show tables \
+         without charts, headings the system's face. To try again: touch build.rs"
     );
-    for file in ["uPlot.iife.min.js", "uPlot.min.css", "uPlot.LICENSE"] {
-        fs::write(out.join(file), "").expect("OUT_DIR can be written");
+    for file in FILES.map(|name| out.join(name)).iter().filter(|file| !file.exists()) {
+        fs::write(file, "").expect("OUT_DIR can be written");
     }
 }

@@ -12,7 +12,7 @@ use web::language::accepted;
 pub fn tags(path: &str, trust_proxy: ProxyTrust, headers: &HeaderMap) -> Option<String> {
     let id = match path.strip_prefix("/lab/lessons/") {
         Some(id) => LESSONS.iter().find(|lesson| lesson.id == id)?.id,
-        None => (path == "/lab/why").then_some("why")?,
+        None => matches!(path, "/lab" | "/lab/why").then_some("why")?,
     };
     let text = texts::of(id, accepted(headers))?;
     let origin = origin(trust_proxy, headers)?;

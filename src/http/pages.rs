@@ -37,9 +37,17 @@ macro_rules! fetched {
     };
 }
 
-/// The charting library of the live page, fetched by build.rs; empty after a build without npm.
-const VENDOR: [(&str, &[u8]); 3] =
-    [fetched!("uPlot.iife.min.js"), fetched!("uPlot.min.css"), fetched!("uPlot.LICENSE")];
+/// The live wall's charting library and the font, fetched by build.rs; empty after a build without
+/// npm.
+const VENDOR: [(&str, &[u8]); 5] = [
+    fetched!("uPlot.iife.min.js"),
+    fetched!("uPlot.min.css"),
+    fetched!("uPlot.LICENSE"),
+    fetched!("archivo-narrow-5.3.0.woff2"),
+    fetched!("archivo-narrow.LICENSE"),
+];
+
+const FONT: &str = "font/woff2";
 
 /// Only own resources, no inline scripts, no framing: a script in a sale's title does not run.
 const POLICY: &str = "default-src 'self'; img-src 'self' data: https:; object-src 'none'; base-uri \
@@ -209,9 +217,14 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
     }
 }
 
-/// A file, or 304. `no-cache` makes browsers revalidate, so a new release shows at once.
+/// A file, or 304. `no-cache` makes browsers revalidate, so a new release shows at once; the font,
+/// whose name has its version, is fetched once.
 fn send(found: Found, headers: &HeaderMap) -> Response {
     let tag = etag(&found.hash);
+    let cache = match found.content_type.as_str() {
+        FONT => "public, max-age=31536000, immutable",
+        _ => "no-cache",
+    };
     let mut response = if is_known(headers, &tag) {
         StatusCode::NOT_MODIFIED.into_response()
     } else {
@@ -219,7 +232,7 @@ fn send(found: Found, headers: &HeaderMap) -> Response {
     };
     let headers = response.headers_mut();
     headers.extend(HeaderValue::try_from(tag).ok().map(|value| (ETAG, value)));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
     headers.insert(VARY, HeaderValue::from_static("accept-encoding"));
     response
 }
@@ -247,6 +260,7 @@ fn find(path: &str) -> Option<Found> {
         let kind = match name.rsplit_once('.') {
             Some((_, "js")) => "text/javascript",
             Some((_, "css")) => "text/css",
+            Some((_, "woff2")) => FONT,
             _ => "text/plain",
         };
         return Some(Found {
@@ -265,7 +279,9 @@ fn find(path: &str) -> Option<Found> {
 
 /// All of them, to be written elsewhere.
 pub fn files() -> Vec<PageFile> {
-    Static::iter().filter_map(|name| Some((name.clone(), Static::get(&name)?.data))).collect()
+    let own = Static::iter().filter_map(|name| Some((name.clone(), Static::get(&name)?.data)));
+    let others = VENDOR.map(|(name, data)| (format!("vendor/{name}").into(), data.into()));
+    own.chain(others).collect()
 }
 
 /// Half of the content's SHA-256. Weak: the answer may be compressed.

@@ -26,7 +26,7 @@ export function chart(box, lines) {
     const { fontSize, fontFamily } = getComputedStyle(box);
     em = parseFloat(fontSize); // grows with the screen, so that a projector's back row can read it
     const axis = (more) => ({
-      stroke: colour('--soft'), font: `${Math.round(em * 0.85)}px ${fontFamily}`,
+      stroke: colour('--soft'), font: `${em}px ${fontFamily}`,
       grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, ...more,
     });
     plot = new globalThis.uPlot({

@@ -48,6 +48,9 @@ export function toast(message, tone = '') {
   toast.timer = setTimeout(() => box.classList.remove('shown'), Math.max(4000, message.length * 70));
 }
 
+/** Shares the picture of {sold, stock, line, name}; what draws it is fetched when it is wanted. */
+export const shareResult = (result) => import('./result-picture.js').then(({ share }) => share(result)).catch(() => toast(t('error.network'), 'bad'));
+
 /** A lasting word about the connection; none when `message` is empty. */
 export function banner(message) {
   const box = $('#banner');

@@ -9,7 +9,7 @@ import { between, look, quantile } from './metrics.js';
 import { chart } from './chart.js';
 import { follow } from './sse.js';
 import { t } from './strings.js';
-import { $, h, shell, stateAt, stockBar, text } from './ui.js';
+import { $, h, shareResult, shell, stateAt, stockBar, text } from './ui.js';
 
 const ID = location.pathname.split('/')[2] ?? ''; // encoded as it came
 const SALE = `/api/v1/sales/${ID}`;
@@ -38,9 +38,11 @@ function showSale() {
   showVerdict();
 }
 
+const soldNow = () => audit?.live ?? sale.stock - sale.remaining;
+
 /** What the rows say counts; without an operator's token there is only the counter of what was sold. */
 function showVerdict() {
-  const n = { sold: number(audit?.live ?? sale.stock - sale.remaining), all: number(sale.stock) };
+  const n = { sold: number(soldNow()), all: number(sale.stock) };
   text($('#verdict'), !audit ? t('wall.says.sold', n) : audit.oversold > 0 ? t('wall.says.oversold', { ...n, n: audit.oversold, over: number(audit.oversold) }) : t('wall.says.none', n));
   $('#verdict').classList.toggle('bad', audit?.oversold > 0);
 }
@@ -158,6 +160,7 @@ function start() {
   $('#back').href = `/sales/${ID}`;
   $('#verdicts').append(...[...rows.values()].map(({ element }) => element));
   $('#full').addEventListener('click', () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen()));
+  $('#picture').addEventListener('click', () => sale && shareResult({ sold: soldNow(), stock: sale.stock, line: $('#verdict').textContent, name: sale.title }));
   $('#full').hidden = !document.fullscreenEnabled;
   if (globalThis.uPlot) {
     charts.push(

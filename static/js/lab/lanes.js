@@ -1,7 +1,7 @@
 // A lane of the race: its units as squares against the stock, what came of it, and why.
 
 import { number } from '../format.js';
-import { h, text } from '../ui.js';
+import { h, shareResult, text } from '../ui.js';
 import { cause } from './cause.js';
 import { refusal } from './frame.js';
 import { proof } from './own-server.js';
@@ -57,6 +57,12 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
   let last = null;
   const why = h('button', { type: 'button', class: 'button small why', 'aria-expanded': 'false', hidden: true, onclick: () => open(panel.hidden) }, t('lab.why'));
   why.setAttribute('aria-label', t('lab.why_of', { title: strategy.title }));
+  const picture = h('button', { type: 'button', class: 'button small', hidden: true, onclick: take }, t('result.picture'));
+  picture.setAttribute('aria-label', `${t('result.picture')}: ${strategy.title}`);
+  function take() {
+    const { sold } = last, { stock } = setup;
+    shareResult({ sold, stock, line: t('result.says', { sold: number(sold), stock: number(stock) }), name: strategy.title });
+  }
   function open(wanted) {
     panel.hidden = !wanted;
     why.setAttribute('aria-expanded', String(wanted));
@@ -68,7 +74,7 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
     show ? h('p', { class: 'demonstrates' }, show.teaches) : isOwn ? h('p', { class: 'demonstrates' }, h('code', {}, setup.server)) : null,
     h('p', { class: 'score' }, count, h('span', {}, ` ${t('lab.sold_of', { stock: number(setup.stock) })}`)),
     track.element, scaleNote,
-    h('div', { class: 'so' }, beyond, why), panel,
+    h('div', { class: 'so' }, beyond, why, picture), panel,
     h('dl', { class: 'lane-figures' },
       ...Object.entries(figures).map(([name, figure]) => h('div', {}, h('dt', {}, t(`lab.figure.${name}`)), figure, name === 'rate' ? speed.svg : name === 'p99' ? latency.svg : null))),
     explains, notes);
@@ -86,6 +92,7 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
       text(count, number(lane.sold));
       text(beyond, lane.oversold ? t('lab.too_many_sold', { n: number(lane.oversold) }) : lane.duplicates ? t('lab.twice', { n: number(lane.duplicates) }) : '');
       why.hidden = !(lane.oversold || lane.duplicates || lane.verdict);
+      picture.hidden = !lane.verdict;
       track.show(lane, to);
       text(scaleNote, to.per > 1 ? t('lab.per_square', { n: number(to.per) }) : '');
       text(figures.attempts, lane.of ? `${number(lane.attempts)} / ${number(lane.of)}` : number(lane.attempts));

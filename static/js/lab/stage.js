@@ -71,7 +71,7 @@ export function stage(root, line, onSeek, { nameOf, listed }) {
       };
       if (sent) {
         const [x1, x2] = sent.map(at), tip = x1 < x2 ? -1 : 1, yy = base + em * 1.75;
-        group.append(svg('path', { d: `M${x1} ${yy}H${x2}m${tip * em * 0.5} ${-em * 0.3}l${-tip * em * 0.5} ${em * 0.3}l${tip * em * 0.5} ${em * 0.3}`, class: `arrow ${paint(event.actor)}`, pathLength: 1 }));
+        group.append(svg('path', { d: `M${x1} ${yy}H${x2}m${tip * em * 0.5} ${-em * 0.3}l${-tip * em * 0.5} ${em * 0.3}l${tip * em * 0.5} ${em * 0.3}`, class: `arrow ${paint(event.actor)}` }));
         say(event.detail?.command ?? '', em * 1.3, 'command');
         say(meaning(event, nameOf, t) ?? event.say, em * 2.85, 'meaning');
       } else {

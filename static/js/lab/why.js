@@ -3,7 +3,7 @@
 
 import { call } from '../api.js';
 import { number } from '../format.js';
-import { $, h, text, toast } from '../ui.js';
+import { $, h, shareResult, text, toast } from '../ui.js';
 import { frame } from './frame.js';
 import { leave, race, recording, STOCK } from './why-race.js';
 import { crowd, shop } from './why-stage.js';
@@ -26,6 +26,7 @@ function show(focus = false) {
   $('#shops').hidden = $('#crowd').hidden = ['stopped', 'fixed'].includes(scene);
   $('#right').hidden = ['again', 'doors'].includes(scene);
   $('#doors').hidden = scene !== 'doors';
+  $('#picture').hidden = scene !== 'raced' || racing;
   if (scene === 'doors' && sale) join().catch(() => {}); // without a server, no code
   text($('#h-left'), t(['again', 'doors'].includes(scene) ? 'why.fixed_title' : 'why.left'));
   text($('#go'), t(racing ? 'why.racing' : scene === 'stopped' && moment < MOMENTS.length - 1 ? 'why.step' : GO[scene]));
@@ -153,6 +154,7 @@ frame();
 $('#go').addEventListener('click', () => go(1));
 $('#scrub').addEventListener('input', ({ target }) => { at = { scene: 'stopped', moment: Number(target.value) }; show(); });
 $('#source').addEventListener('click', source);
+$('#picture').addEventListener('click', () => shareResult({ sold: broke, stock: STOCK, line: t('result.says', { sold: number(broke), stock: STOCK }), name: t('why.left') }));
 addEventListener('keydown', key);
 addEventListener('pagehide', leave);
 show();

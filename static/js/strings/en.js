@@ -447,5 +447,7 @@ export default {
   'wall.says.none': '{sold} of {all} sold, none oversold',
   'wall.says.oversold': '{sold} sold of {all}: {over} oversold',
   'wall.full': 'Full screen',
+  'result.picture': 'Picture',
+  'result.says': '{sold} sold. {stock} existed.',
   'ms': '{n} ms',
 };

@@ -22,17 +22,18 @@ const PAGES: [(&str, &str, &str); 4] = [
     ("lab.html", "/lab", "index.html"),
 ];
 /// Files of `static/` that the lab's pages need, besides its folders.
-const SHARED: [&str; 8] = [
+const SHARED: [&str; 9] = [
     "favicon.svg",
     "js/api.js",
     "js/clock.js",
     "js/format.js",
     "js/lang.js",
+    "js/result-picture.js",
     "js/sse.js",
     "js/strings.js",
     "js/ui.js",
 ];
-const FOLDERS: [&str; 3] = ["css/", "js/lab/", "js/strings/"];
+const FOLDERS: [&str; 4] = ["css/", "js/lab/", "js/strings/", "vendor/archivo-narrow"];
 /// Folders that only an export has side by side with its pages, and a file of it.
 const TOP: [&str; 2] = ["data", "static"];
 const MARK: &str = "static/js/lab/replay.js";
