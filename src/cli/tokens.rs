@@ -35,7 +35,15 @@ pub struct Tokens {
 }
 
 pub fn mint(args: &Tokens) -> Result<(), AppError> {
+    let kept = args.store.data_dir.join("token_secret");
+    let was_kept = args.token_secret.is_some() || kept.exists();
     let signer = app::token_signer(args.token_secret.as_deref(), &args.store)?;
+    if !was_kept {
+        complain!(
+            "a new secret is in {}: only a server with this DATA_DIR takes these tokens",
+            kept.display()
+        );
+    }
     let expires_at = OffsetDateTime::now_utc() + time::Duration::hours(args.hours.into());
     let sink: Box<dyn Write> = match &args.out {
         Some(file) => {

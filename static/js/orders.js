@@ -21,7 +21,7 @@ let alone = null; // of HERE, if it is older than the pages of the list that are
 function row(order) {
   const parts = {
     status: h('span', { class: 'badge' }),
-    when: h('p', { class: 'muted small' }),
+    when: h('p', { class: 'muted small when' }),
     left: h('p', { class: 'left' }, h('span', {}, t('orders.pay_within')), ' '),
     clock: h('span', { class: 'digits', role: 'timer' }),
     money: h('p', { class: 'money small' }),

@@ -49,7 +49,7 @@ export function toast(message, tone = '') {
 }
 
 /** Shares the picture of {sold, stock, line, name}; what draws it is fetched when it is wanted. */
-export const shareResult = (result) => import('./result-picture.js').then(({ share }) => share(result)).catch(() => toast(t('error.network'), 'bad'));
+export const shareResult = (result) => import('./result-picture.js').then(({ share }) => share(result)).catch(() => toast(t('error.timeout'), 'bad'));
 
 /** A lasting word about the connection; none when `message` is empty. */
 export function banner(message) {

@@ -23,7 +23,8 @@ pub struct Config {
     /// Requests at a time
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = count(1, 2_000))]
     pub concurrency: usize,
-    /// The share of the buyers who ask twice at once, every other with the same Idempotency-Key
+    /// The share of the buyers who ask twice at once: every other with the same Idempotency-Key,
+    /// the others for one order more than they may have
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = share)]
     pub duplicates: f64,
     /// How often a buyer asks again, with the same key, after a lost answer or "come again"

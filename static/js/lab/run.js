@@ -3,7 +3,6 @@
 
 import { call, Problem } from '../api.js';
 import { follow } from '../sse.js';
-import { explained } from './own-server.js';
 import { after, lane } from './race.js';
 import { OWN, arenaBody, judgementBody, stormBody } from './setup.js';
 import { inWords } from './words.js';
@@ -92,12 +91,12 @@ export async function heat(lanes, shared, onLane, signal) {
 
 function storm(one, signal, onEvent) {
   return new Promise((done, broken) => {
-    let stream = null, over = false;
+    let stream = null, over = false, own;
     const listen = () => {
       if (isOwn(one)) judging.add(home(one));
       stream = follow(isOwn(one) ? `${home(one)}/events` : path(one.arena, '/events'), {
         onEvent(name, news) {
-          onEvent(name, isOwn(one) && name === 'verdict' ? { ...news, explanation: explained(news), report: `${home(one)}/report` } : news);
+          onEvent(name, isOwn(one) && name === 'verdict' ? { ...news, explanation: own.explained(news), report: `${home(one)}/report` } : news);
           if (name === 'verdict') end(done);
         },
         onRefused: (problem) => end(broken, problem),
@@ -121,7 +120,7 @@ function storm(one, signal, onEvent) {
     const begun = begin(one, signal).then(async () => {
       if (!isOwn(one)) return;
       if (over) return halt(one); // stopped while it began
-      await import('./server-words.js').catch(() => {}); // what the verdict is said in
+      [own] = await Promise.all([import('./own-server.js'), import('./server-words.js').catch(() => {})]); // what the verdict is said in
       if (!over) listen();
     }).catch((problem) => end(broken, problem));
     if (isOwn(one)) former = begun;
