@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { escaped, loaded, reads, visitorOf } from './lab-support.mjs';
-import { eventually } from './support.mjs';
+import { eventually, saved } from './support.mjs';
 
 export function races(stage) {
   const visit = visitorOf(stage);
@@ -144,6 +144,19 @@ export function races(stage) {
         assert.deepEqual(page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).map(({ body }) => body.strategy), ['naive', 'conditional-update']);
         await page.leave();
       }
+    });
+
+    it('has a picture of each result, to be shared: red is what did not exist', async () => {
+      const page = await visit();
+      await page.goto('/lab');
+      await loaded(page);
+      await page.click('#presets button');
+      const take = (lane) => saved(page, () => page.locator(lane).getByRole('button', { name: /^Picture: / }).click());
+      const [broken, sound] = [await take('.lane.bad'), await take('.lane.good')];
+      for (const { name, width, height } of [broken, sound]) assert.ok(/^flash-sale-\d+-of-\d+\.png$/.test(name) && width === 1200 && height === 630, `${name}: ${width} by ${height}`);
+      assert.notEqual(broken.name, sound.name);
+      assert.ok(broken.red > 10_000 && sound.red === 0, `${broken.red} and ${sound.red} red pixels`);
+      await page.leave();
     });
 
     it('says why, one click after the oversell: the marked lines, and the two requests that met', async () => {

@@ -31,8 +31,3 @@ export async function reads(page) {
   await page.locator('#reader').scrollIntoViewIfNeeded();
   await page.waitForSelector('#read-code .line');
 }
-
-/** What is written in less than 24 pixels, below these: too small for the last row of a room. */
-export const tooSmall = (page, within) => page.evaluate((roots) => [...document.querySelectorAll(roots)]
-  .filter((element) => element.checkVisibility() && !element.closest('.unseen, .skip') && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
-  .filter((element) => parseFloat(getComputedStyle(element).fontSize) < 24).map((element) => element.outerHTML.slice(0, 200)), within);

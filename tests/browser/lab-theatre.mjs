@@ -2,8 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { axe, staged, tooSmall, visitorOf } from './lab-support.mjs';
-import { eventually } from './support.mjs';
+import { axe, staged, visitorOf } from './lab-support.mjs';
+import { eventually, tooSmall } from './support.mjs';
 
 export function theatre(stage) {
   const visit = visitorOf(stage);

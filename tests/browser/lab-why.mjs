@@ -2,7 +2,8 @@
 
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { raced, tooSmall, visitorOf } from './lab-support.mjs';
+import { raced, visitorOf } from './lab-support.mjs';
+import { saved, tooSmall } from './support.mjs';
 
 export function why(stage) {
   const visit = visitorOf(stage);
@@ -16,7 +17,10 @@ export function why(stage) {
       assert.deepEqual([await page.locator('#left .excess').count(), await page.locator('#right .excess').count()], [4, 0], 'red, outside the frame');
       assert.match(await page.textContent('#say'), /14 sold of 10 on the left, 10 sold of 10 on the right/);
       assert.ok(await page.isHidden('#recorded'));
+      const { name, red } = await saved(page, () => page.click('#picture'));
+      assert.ok(name === 'flash-sale-14-of-10.png' && red > 0, `${name}: ${red}`);
       await page.getByRole('button', { name: 'Why?' }).click();
+      assert.ok(await page.isHidden('#picture'));
       assert.equal(await page.textContent('#h-stopped'), 'Buyer 12 and Buyer 47, 3 ms into this race');
       assert.equal(await page.locator('#code li').count(), 5);
       assert.match(await page.textContent('#code'), /read stock → 7.*write 6/, 'what these two read');

@@ -5,10 +5,11 @@ import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
-import { AXE, inMs, ROOT } from './support.mjs';
+import { AXE, inMs, ROOT, tooSmall, typeSizes } from './support.mjs';
 
 const axe = readFileSync(AXE, 'utf8');
-const HEAVIEST = 60_000; // bytes over the wire on a first visit
+const HEAVIEST = 60_000; // bytes over the wire on a first visit, without the font
+const HEAVIEST_FONT = 30_000;
 
 export function pages(stage) {
   let all;
@@ -77,6 +78,9 @@ export function pages(stage) {
     });
   }
 
+  const lab = (selector) => (one) => one.waitForSelector(selector);
+  const rooms = [['lab', '/lab', lab('.pick')], ['lesson', '/lab/lessons/b01', lab('#theatre:visible')], ['locks', '/lab/locks', lab('table tbody tr')], ['why', '/lab/why', lab('#left .frame i')], ['ids', '/lab/ids', lab('main h1:visible')]];
+
   for (const [width, height] of [[390, 780], [1280, 800], [1920, 1080]]) {
     it(`every page is accessible and nothing on it moves by itself, ${width} pixels wide`, async () => {
       const page = await stage.visit({ width, height, expected: ['status of 404'], reducedMotion: 'reduce' });
@@ -87,19 +91,33 @@ export function pages(stage) {
         observer.observe({ type: 'layout-shift', buffered: true });
         globalThis.allShifts = () => { note(observer.takeRecords()); return globalThis.shifts; };
       });
-      const lab = (selector) => (one) => one.waitForSelector(selector);
-      const rooms = [['lab', '/lab', lab('.pick')], ['lesson', '/lab/lessons/b01', lab('#theatre:visible')], ['locks', '/lab/locks', lab('table tbody tr')], ['why', '/lab/why', lab('#left .frame i')], ['ids', '/lab/ids', lab('main h1:visible')]];
       for (const [name, path, ready] of [...await everyPage(), ...rooms]) {
         await page.goto(path);
         await ready(page);
         await page.evaluate(async () => { for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame); });
         assert.deepEqual(await page.evaluate(() => globalThis.allShifts()), [], `${name}: layout shifts`);
+        const sizes = await typeSizes(page);
+        assert.ok(sizes.length <= 3, `${name} has ${sizes.length} sizes of type: ${sizes.join('\n')}`);
+        if (width > 1600) assert.deepEqual(await tooSmall(page), [], name);
         await page.evaluate(axe);
         await accessible(page, `${name} ${width}`, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'], resultTypes: ['violations'] });
       }
       await page.leave();
     });
   }
+
+  it('nothing moves but what changes hands', async () => {
+    const page = await stage.visit({ expected: ['status of 404'] });
+    for (const [name, path, ready] of [...await everyPage(), ...rooms]) {
+      await page.goto(path);
+      await ready(page);
+      const moving = await page.evaluate(() => [...document.querySelectorAll('body, body *')].flatMap((element) => ['', '::before', '::after'].map((part) => [element, part, getComputedStyle(element, part)]))
+        .filter(([element, , { animationName, transitionDuration }]) => !element.matches('.bar i, .lease-bar i, .count strong') && (animationName !== 'none' || parseFloat(transitionDuration) > 0))
+        .map(([element, part]) => element.outerHTML.slice(0, 120) + part));
+      assert.deepEqual(moving, [], name);
+    }
+    await page.leave();
+  });
 
   it('the API’s document weighs less than 100 KB with all it needs, and can be searched', async () => {
     const page = await stage.visit({ width: 390 });
@@ -197,20 +215,25 @@ export function pages(stage) {
     });
   });
 
-  it('a first visit costs less than 60 KB, and a second one next to nothing', async () => {
+  it('a first visit costs less than 60 KB and the font, which is fetched once, and a second one next to nothing', async () => {
     for (const path of ['/', `/sales/${(await everyPage())[1][1].split('/').pop()}`]) {
       const page = await stage.visit();
       const wire = await page.context().newCDPSession(page);
-      let bytes = 0;
+      const fonts = new Set();
+      let bytes = 0, font = 0;
       await wire.send('Network.enable');
-      wire.on('Network.loadingFinished', ({ encodedDataLength }) => { bytes += encodedDataLength; });
+      wire.on('Network.requestWillBeSent', ({ requestId, request }) => { if (request.url.endsWith('.woff2')) fonts.add(requestId); });
+      wire.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => { if (fonts.has(requestId)) font += encodedDataLength; else bytes += encodedDataLength; });
       await page.goto(path, { waitUntil: 'load' });
       await page.waitForSelector('.card h3, #page:not([aria-busy])');
+      assert.ok(font > 5_000 && font < HEAVIEST_FONT, `${font} bytes of font`);
+      font = 0;
       const first = bytes;
       assert.ok(first > 5_000 && first < HEAVIEST, `${path}: ${first} bytes`);
       bytes = 0;
       await page.reload({ waitUntil: 'load' });
       assert.ok(bytes < first / 2, `${path}: ${bytes} bytes the second time`);
+      assert.equal(font, 0, 'the font of the first visit');
       await page.leave();
     }
   });

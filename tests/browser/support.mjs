@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmod, mkdtemp, rm } from 'node:fs/promises';
+import { chmod, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -180,4 +180,36 @@ export async function eventually(check, what = 'it', withinMs = 15_000) {
     await new Promise((tick) => { setTimeout(tick, 50); });
   }
   assert.fail(`${what} did not happen within ${withinMs} ms`);
+}
+
+// ---- type ---------------------------------------------------------------------------------------
+
+/** [{px, family, html}] of whatever is written where one sees it, below these. */
+const written = (page, within) => page.evaluate((roots) => [...document.querySelectorAll(roots)]
+  .filter((element) => element.checkVisibility() && !element.closest('.unseen, .skip') && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+  .map((element) => ({ px: parseFloat(getComputedStyle(element).fontSize), family: getComputedStyle(element).fontFamily, html: element.outerHTML.slice(0, 200), drawn: Boolean(element.closest('svg')) })), within);
+
+/** What is written in less than 24 pixels, below these: too small for the last row of a room. */
+export const tooSmall = async (page, within = 'main *, .top *, footer *') => (await written(page, within)).filter(({ px }) => px < 24).map(({ html }) => html);
+
+/** The sizes of a page's words, evidence in monospace and drawings apart. */
+export const typeSizes = async (page) => [...new Map((await written(page, 'main *, .top *, footer *')).filter(({ family, drawn }) => !drawn && !/mono/i.test(family)).map(({ px, html }) => [px, `${px}: ${html}`])).values()];
+
+// ---- pictures -----------------------------------------------------------------------------------
+
+/** The picture that a click saves: {name, width, height, red}, the last in pixels. */
+export async function saved(page, click) {
+  const [download] = await Promise.all([page.waitForEvent('download'), click()]);
+  const png = await readFile(await download.path(), 'base64');
+  const seen = await page.evaluate(async (base64) => {
+    const image = Object.assign(new Image(), { src: `data:image/png;base64,${base64}` });
+    await image.decode();
+    const { width, height } = image, pen = Object.assign(document.createElement('canvas'), { width, height }).getContext('2d');
+    pen.drawImage(image, 0, 0);
+    const { data } = pen.getImageData(0, 0, width, height);
+    let red = 0;
+    for (let at = 0; at < data.length; at += 4) if (data[at] - data[at + 1] > 90 && data[at] - data[at + 2] > 90) red++;
+    return { width, height, red };
+  }, png);
+  return { name: download.suggestedFilename(), ...seen };
 }

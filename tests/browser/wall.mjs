@@ -52,6 +52,9 @@ export function wall(stage) {
       });
       await page.reload();
       await page.getByText('5 sold of 3: 2 oversold').waitFor();
+      await page.evaluate(() => { navigator.canShare = () => true; navigator.share = async ({ files: [file] }) => { document.title = `shared ${file.name}, ${file.type}`; }; });
+      await page.click('#picture');
+      await page.waitForFunction(() => document.title === 'shared flash-sale-5-of-3.png, image/png');
       await page.click('#full');
       await page.waitForFunction(() => document.fullscreenElement);
       assert.deepEqual(await page.evaluate(() => ['.top', 'footer', '#table', '#title', '#verdict', '#charts'].map((one) => document.querySelector(one).checkVisibility())), [false, false, false, true, true, true]);

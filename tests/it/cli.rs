@@ -88,8 +88,22 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     assert_kept(&here, &mut bought).await;
     let audit = assert_sound(&home, &sale).await;
     assert_eq!(json!([audit["live"], audit["rejected"]]), json!([bought.len(), 0]));
+    followed(&program, &admin_token).await;
     program.terminate().await;
     home.until_nothing_runs().await;
+}
+
+/// A demo sale that ends is followed by one of its kind.
+async fn followed(program: &Program, admin_token: &str) {
+    let phones = async || {
+        let sales = sales(program).await.into_iter();
+        let phones = sales.filter(|sale| sale["stock"] == 10);
+        phones.map(|sale| (sale["id"].clone(), sale["state"].clone())).collect::<Vec<_>>()
+    };
+    let [(first, _)] = &phones().await[..] else { panic!("one sale of ten phones") };
+    let close = format!("/api/v1/admin/sales/{}/close", first.as_str().expect("an id"));
+    program.ask("POST", &close).bearer(admin_token).await.must_be(200);
+    wait_for!(phones().await.iter().any(|(id, state)| id != first && state == "open"));
 }
 
 #[tokio::test]
