@@ -96,7 +96,7 @@ function storm(one, signal, onEvent) {
       if (isOwn(one)) judging.add(home(one));
       stream = follow(isOwn(one) ? `${home(one)}/events` : path(one.arena, '/events'), {
         onEvent(name, news) {
-          onEvent(name, isOwn(one) && name === 'verdict' ? { ...news, explanation: own.explained(news), report: `${home(one)}/report` } : news);
+          onEvent(name, isOwn(one) && name === 'verdict' ? { ...news, explanation: own?.explained(news), report: `${home(one)}/report` } : news);
           if (name === 'verdict') end(done);
         },
         onRefused: (problem) => end(broken, problem),
@@ -120,7 +120,7 @@ function storm(one, signal, onEvent) {
     const begun = begin(one, signal).then(async () => {
       if (!isOwn(one)) return;
       if (over) return halt(one); // stopped while it began
-      [own] = await Promise.all([import('./own-server.js'), import('./server-words.js').catch(() => {})]); // what the verdict is said in
+      [own] = await Promise.all([import('./own-server.js'), import('./server-words.js')].map((words) => words.catch(() => null))); // what the verdict is said in
       if (!over) listen();
     }).catch((problem) => end(broken, problem));
     if (isOwn(one)) former = begun;
