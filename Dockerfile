@@ -25,7 +25,7 @@ RUN for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; d
 # Then the program. The stand-ins are newer than the real files may be, and Cargo goes by the time
 # of a file.
 COPY build.rs ./
-# Without npm in this image the live wall has no charts, only tables.
+# Without npm in this image the live wall has tables for charts, headings the system's face.
 COPY scripts/page_files.sh scripts/page_files.sh
 COPY migrations migrations
 COPY static static

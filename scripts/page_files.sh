@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts what the pages have from others into a folder: uPlot (MIT), which draws the live wall's
-# charts, and Archivo Narrow (OFL), the face of headings and numerals. build.rs runs
+# charts, and Archivo Narrow (OFL), the face of large headings and numerals. build.rs runs
 # `scripts/page_files.sh "$OUT_DIR"`, and the program carries what it finds there. Third-party files
 # have no place in git, hence packages pinned by their hash: from npm or from .tools/, and nothing
 # else is accepted.
@@ -20,12 +20,13 @@ right() { # FILE SHA256
 # kept PACKAGE VERSION FILE SHA256: its archive lies in .tools/, so that the next profile, and the
 # next `cargo clean`, need no network.
 kept() {
-  local work file=.tools/$3
+  local file=.tools/$3
   right "$file" "$4" && return
   command -v npm >/dev/null 2>&1 || return 1
   # Beside its last place, so that the move is one step: two builds may run at once.
   mkdir -p .tools
   work=$(mktemp -d .tools/npm.XXXXXX)
+  trap 'rm -rf "$work"' EXIT
   npm pack --silent --fetch-retries=0 --fetch-timeout=15000 --pack-destination "$work" "$1@$2" >/dev/null 2>&1 || true
   if right "$work/$3" "$4"; then mv "$work/$3" "$file"; fi
   rm -rf "$work"
@@ -33,7 +34,7 @@ kept() {
 }
 
 # unpack ARCHIVE FILE NAME
-unpack() { tar -xzOf ".tools/$1" "package/$2" >"$OUT/$3"; }
+unpack() { tar -xzOf ".tools/$1" "package/$2" >"$OUT/$3.part" && mv "$OUT/$3.part" "$OUT/$3"; }
 
 missing=0
 charts=uplot-1.6.32.tgz

@@ -14,10 +14,10 @@ type Demo = (&'static str, &'static str, &'static str, &'static str, [i64; 3], [
 #[rustfmt::skip]
 const DEMO: [Demo; 4] = [
     ("demo-headphones", "Aurora headphones", "Noise cancelling, 40 hours on one charge.",
-        "headphones", [7_900, 19_900, 500], [0, 45]),
+        "headphones", [7_900, 19_900, 500], [0, 90]),
     ("demo-console", "Orbit game console",
         "Opens two minutes after it was put up: watch the countdown.",
-        "console", [24_900, 49_900, 100], [2, 24 * 60]),
+        "console", [24_900, 49_900, 100], [2, 12 * 60]),
     ("demo-ten-phones", "Ten phones", "Ten phones for everybody: the classic. One each.",
         "phone", [100, 99_900, 10], [0, 12 * 60]),
     ("demo-load", "Sneakers for a load test", "100,000 pairs, so that k6 has something to buy.",

@@ -8,6 +8,7 @@ import { t } from './strings.js';
 import { $, banner, h, picture, badge, shell, stateAt, stockBar, stockWords, text } from './ui.js';
 
 const SPREAD_MS = 1500; // at an opening, pages ask for news within this long of each other, not all at once
+const SHOWN_FOR_MS = 24 * 3_600_000; // an ended sale
 const ORDER = ['open', 'paused', 'scheduled', 'sold_out', 'ended'];
 const cards = new Map();
 let sales = [];
@@ -104,6 +105,7 @@ async function refresh() {
     ({ sales } = await call('GET', '/api/v1/sales'));
     const now = clock.now();
     const rank = (sale) => ORDER.indexOf(stateAt(sale, now));
+    sales = sales.filter((sale) => Date.parse(sale.closes_at) > now - SHOWN_FOR_MS);
     sales.sort((a, b) => rank(a) - rank(b)); // stable: within a state the server's order stands
     banner('');
   } catch (problem) {

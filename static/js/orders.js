@@ -21,10 +21,10 @@ let alone = null; // of HERE, if it is older than the pages of the list that are
 function row(order) {
   const parts = {
     status: h('span', { class: 'badge' }),
-    when: h('p', { class: 'muted small when' }),
+    when: h('p', { class: 'muted when' }),
     left: h('p', { class: 'left' }, h('span', {}, t('orders.pay_within')), ' '),
     clock: h('span', { class: 'digits', role: 'timer' }),
-    money: h('p', { class: 'money small' }),
+    money: h('p', { class: 'money' }),
     pay: h('button', { class: 'button primary', type: 'button', onclick: () => decide(order.order_id, 'pay') }, t('buy.pay')),
     cancel: h('button', { class: 'button', type: 'button', onclick: () => cancel(order.order_id) }, t('buy.cancel')),
   };
@@ -36,7 +36,7 @@ function row(order) {
       h('h3', { id: title }, h('a', { href: `/sales/${encodeURIComponent(order.sale_id)}` }, order.sale_title)),
       h('p', { class: 'price' }, h('strong', {}, money(order.price_cents, order.currency))),
       parts.when,
-      h('p', { class: 'muted small number' }, t('orders.number', { id: order.order_id })),
+      h('p', { class: 'muted number' }, t('orders.number', { id: order.order_id })),
       parts.money),
     h('div', { class: 'side' }, parts.status, parts.left, h('div', { class: 'actions' }, parts.pay, parts.cancel, parts.receipt)));
   return { element, parts, stop: () => {}, busy: false, order, feed: null };

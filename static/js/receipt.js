@@ -20,7 +20,7 @@ export function receipt(order) {
       ...line('receipt.bought', moment(order.created_at)),
       ...line('receipt.paid', order.paid_at ? moment(order.paid_at) : '–'),
       ...(moneyOf(order) ? line('admin.filter', t(`status.${moneyOf(order)}`)) : [])),
-    h('p', { class: 'small' }, t('foot')),
+    h('p', {}, t('foot')),
     h('form', { method: 'dialog' }, h('button', { class: 'button', autofocus: true }, t('receipt.close')),
       h('button', { class: 'button primary', type: 'button', onclick: () => print() }, t('receipt.print'))));
   dialog.addEventListener('close', () => dialog.remove());

@@ -50,7 +50,7 @@ function squares(onOver) {
 export function laneView({ strategy, show, setup, fair }, onSource) {
   const isOwn = strategy.id === OWN;
   const state = h('p', { class: 'lane-state' }), said = h('p', { class: 'predicted' }), count = h('strong', {}, '0');
-  const beyond = h('p', { class: 'beyond' }), scaleNote = h('p', { class: 'muted small per' });
+  const beyond = h('p', { class: 'beyond' }), scaleNote = h('p', { class: 'muted per' });
   const figures = Object.fromEntries(['attempts', ...(fair ? ['rate', 'p99'] : []), ...(isOwn ? [] : ['trips'])].map((name) => [name, h('dd', {}, '–')]));
   const speed = curve(), latency = curve();
   const explains = h('p', { class: 'explains' }), notes = h('ul', { class: 'notes' }), panel = h('div', { class: 'why-panel', hidden: true });
@@ -60,8 +60,9 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
   const picture = h('button', { type: 'button', class: 'button small', hidden: true, onclick: take }, t('result.picture'));
   picture.setAttribute('aria-label', `${t('result.picture')}: ${strategy.title}`);
   function take() {
-    const { sold } = last, { stock } = setup;
-    shareResult({ sold, stock, line: t('result.says', { sold: number(sold), stock: number(stock) }), name: strategy.title });
+    const { sold, oversold, duplicates, verdict } = last, { stock } = setup;
+    const isTold = oversold || tone(last) === 'good'; // by how many were sold
+    shareResult({ sold, stock, line: isTold ? t('result.says', { sold: number(sold), stock: number(stock) }) : outcomeWords({ ...verdict, oversold, duplicates }), name: strategy.title });
   }
   function open(wanted) {
     panel.hidden = !wanted;
@@ -94,7 +95,7 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
       why.hidden = !(lane.oversold || lane.duplicates || lane.verdict);
       picture.hidden = !lane.verdict;
       track.show(lane, to);
-      text(scaleNote, to.per > 1 ? t('lab.per_square', { n: number(to.per) }) : '');
+      text(scaleNote, to.per > 1 ? t('result.square', { n: number(to.per) }) : '');
       text(figures.attempts, lane.of ? `${number(lane.attempts)} / ${number(lane.of)}` : number(lane.attempts));
       if (fair) {
         text(figures.rate, fixed(now?.throughput_per_s));

@@ -447,7 +447,8 @@ export default {
   'wall.says.none': '{sold} of {all} sold, none oversold',
   'wall.says.oversold': '{sold} sold of {all}: {over} oversold',
   'wall.full': 'Full screen',
-  'result.picture': 'Picture',
+  'result.picture': 'Save picture',
+  'result.square': 'One square is {n} units.',
   'result.says': '{sold} sold. {stock} existed.',
   'ms': '{n} ms',
 };

@@ -465,6 +465,7 @@ export default {
   'wall.says.oversold': '已售 {sold} / {all} 件，超卖 {over} 件',
   'wall.full': '全屏',
   'result.picture': '保存图片',
+  'result.square': '一格代表 {n} 件。',
   'result.says': '卖出 {sold}，库存 {stock}。',
   'ms': '{n} 毫秒',
 };

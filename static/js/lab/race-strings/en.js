@@ -94,7 +94,6 @@ export default {
   'lab.sold_of': 'sold of {stock}',
   'lab.too_many_sold': ({ n }) => (n === '1' ? 'One order has no phone behind it.' : `${n} orders have no phone behind them.`),
   'lab.twice': ({ n }) => (n === '1' ? 'One order went to a buyer who already had one.' : `${n} orders went to a buyer who already had one.`),
-  'lab.per_square': 'One square is {n} units.',
   'lab.why': 'Why?',
   'lab.why_of': 'Why? {title}',
   'lab.why.collided': '{a} and {b} of this race, {ms} in: both stood at “{place}” before either went on.',

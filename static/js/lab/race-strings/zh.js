@@ -94,7 +94,6 @@ export default {
   'lab.sold_of': '已售，库存 {stock}',
   'lab.too_many_sold': ({ n }) => `${n} 个订单无货可发。`,
   'lab.twice': '{n} 个订单给了已经买过的人。',
-  'lab.per_square': '一格代表 {n} 件。',
   'lab.why': '为什么？',
   'lab.why_of': '为什么？{title}',
   'lab.why.collided': '本场的 {a} 和 {b}，第 {ms}时：两个请求都停在“{place}”，谁都还没往下走。',
