@@ -151,7 +151,7 @@ export function races(stage) {
       await page.goto('/lab');
       await loaded(page);
       await page.click('#presets button');
-      const take = (lane) => saved(page, () => page.locator(lane).getByRole('button', { name: /^Picture: / }).click());
+      const take = (lane) => saved(page, () => page.locator(lane).getByRole('button', { name: /^Save picture: / }).click());
       const [broken, sound] = [await take('.lane.bad'), await take('.lane.good')];
       for (const { name, width, height } of [broken, sound]) assert.ok(/^flash-sale-\d+-of-\d+\.png$/.test(name) && width === 1200 && height === 630, `${name}: ${width} by ${height}`);
       assert.notEqual(broken.name, sound.name);
