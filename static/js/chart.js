@@ -34,7 +34,7 @@ export function chart(box, lines) {
       width: box.clientWidth || 300, height: box.clientHeight || 200, legend: { show: false }, cursor: { show: false },
       scales: { x: { range: across }, y: { range: upwards } },
       axes: [
-        axis({ values: (_, seconds) => seconds.map((at) => time(at * 1000)), space: em * 7, size: em * 1.8 }),
+        axis({ values: (_, seconds) => seconds.map((at) => time(at * 1000)), space: em * 7, gap: em * 0.7, size: em * 2.4 }),
         axis({ values: (_, values) => values.map((value) => (Number.isInteger(value) ? number(value, { notation: 'compact' }) : '')), size: em * 3.5 }),
       ],
       series: [{}, ...lines.map(([, name], index) => ({

@@ -7,7 +7,7 @@ import { h } from './ui.js';
 
 const WIDTH = 1200, HEIGHT = 630, MARGIN = 56, RIGHT = 644; // as link previews want it
 const PAPER = '#f7f3ec', INK = '#1c1714', SOFT = '#645a52', FREE = '#d8cec1', RED = '#a32210';
-const IN_FRAME = 50, BEYOND = 160; // squares that fit
+const SQUARES = 450, BROAD = 503, HIGH = 470; // how many fit into which room
 
 function canvasOf({ sold, stock, line, name }) {
   const canvas = h('canvas', { width: WIDTH, height: HEIGHT }), pen = canvas.getContext('2d');
@@ -40,15 +40,19 @@ function canvasOf({ sold, stock, line, name }) {
   pen.fillText(digits, MARGIN, 290);
   write(name, SOFT, 36, write(line, INK, 54, 400));
 
-  const per = Math.max(1, Math.ceil(stock / IN_FRAME), Math.ceil(over / BEYOND));
-  const squares = Math.ceil(stock / per), full = Math.ceil(Math.min(sold, stock) / per);
-  const rows = Math.ceil(squares / 10), columns = Math.ceil(squares / rows);
-  for (let n = 0; n < squares; n++) rect(n < full ? INK : FREE, RIGHT + 10 + 49 * (n % columns), 70 + 49 * Math.floor(n / columns), 42, 42);
+  const per = Math.max(1, Math.ceil((stock + over) / SQUARES));
+  const [squares, full, red] = [stock, Math.min(sold, stock), over].map((units) => Math.ceil(units / per));
+  let columns = Math.min(10, squares), rows, pitch;
+  do { // all of one size
+    pitch = Math.min(64, Math.floor((BROAD - 20) / columns));
+    rows = Math.ceil(squares / columns);
+  } while ((rows + Math.ceil(red / columns)) * pitch > HIGH - 40 && columns++);
+  const square = (colour, n, top) => rect(colour, RIGHT + 10 + pitch * (n % columns), top + pitch * Math.floor(n / columns), pitch * 0.86, pitch * 0.86);
   pen.strokeStyle = INK;
   pen.lineWidth = 6;
-  const bottom = 66 + 49 * rows;
-  pen.strokeRect(RIGHT, 60, 49 * columns + 13, bottom - 56);
-  for (let n = 0; n < Math.ceil(over / per); n++) rect(RED, RIGHT + 25 * (n % 20), bottom + 26 + 25 * Math.floor(n / 20), 20, 20);
+  pen.strokeRect(RIGHT, 60, pitch * columns + 14, pitch * rows + 14);
+  for (let n = 0; n < squares; n++) square(n < full ? INK : FREE, n, 70);
+  for (let n = 0; n < red; n++) square(RED, n, 70 + pitch * rows + 24);
   type(SOFT, 24);
   if (per > 1) pen.fillText(t('result.square', { n: number(per) }), RIGHT, HEIGHT - 40);
   return canvas;
