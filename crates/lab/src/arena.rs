@@ -6,7 +6,6 @@
 //! `lab_<id>`.
 
 use crate::bench::{Bench, Shared};
-use crate::interleaving::{PURCHASE, READ};
 use crate::selling::{Buyer, Outcome, PurchaseError, Result, hash_of};
 use crate::tally::{Counts, Tally, Unsaved};
 use crate::{
@@ -16,10 +15,10 @@ use crate::{
 use futures_util::FutureExt;
 use locks::wire::RoundTrips;
 use sqlx::PgPool;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use std::{cell::Cell, panic::AssertUnwindSafe};
 use stores::sql;
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
@@ -164,8 +163,7 @@ impl Arena {
             let collisions = &self.shared.points.collisions;
             let purchase = collisions.begin(&buyer.name, node);
             let up = self.node_up(node).await?;
-            let buying = READ.scope(Cell::default(), up.seller.buy(&up.bench, buyer));
-            let buying = PURCHASE.scope(purchase.clone(), buying);
+            let buying = purchase.run(up.seller.buy(&up.bench, buyer));
             // A crash drops the purchase at any line. A panic fails only this purchase.
             let bought = tokio::select! {
                 biased;

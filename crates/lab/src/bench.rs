@@ -15,7 +15,6 @@ use crate::{
 use dashmap::DashMap;
 use locks::wire::{self, Line, Meter};
 use locks::zookeeper::Zoo;
-use parking_lot::Mutex;
 use redis::{FromRedisValue, ToRedisArgs};
 use sqlx::PgPool;
 use std::sync::Arc;
@@ -47,19 +46,17 @@ pub struct Shared {
     /// How often the crash point has been passed on the node that is to crash.
     passed: AtomicI64,
     pub notes: DashMap<&'static str, u64>,
-    /// Extra servers, which run for as long as an arena uses them.
-    kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
+    /// Extra servers by their address, which run for as long as an arena uses them.
+    kept: DashMap<String, Arc<dyn Any + Send + Sync>>,
 }
 
 impl Shared {
     pub fn new(definition: Definition, servers: Arc<Servers>) -> Self {
+        let is_forced = definition.options.is("interleave", "on");
         Self {
             postgres: servers.postgres.clone(),
             prefix: servers.prefix_of(&definition.id),
-            points: InterleavingPoints::new(
-                definition.options.choice("interleave") == "on",
-                servers.first_wait,
-            ),
+            points: InterleavingPoints::new(is_forced, servers.first_wait),
             definition,
             servers,
             meter: Meter::default(),
@@ -67,15 +64,7 @@ impl Shared {
             losses: Losses::default(),
             passed: AtomicI64::new(0),
             notes: DashMap::new(),
-            kept: Mutex::default(),
-        }
-    }
-
-    /// Has a server go on until the arena is gone.
-    fn keep(&self, server: Arc<dyn Any + Send + Sync>) {
-        let mut kept = self.kept.lock();
-        if !kept.iter().any(|other| Arc::ptr_eq(other, &server)) {
-            kept.push(server);
+            kept: DashMap::new(),
         }
     }
 }
@@ -170,7 +159,7 @@ impl Bench {
             } else {
                 let server = self.shared.servers.redis_node(number).await?;
                 let url = server.url();
-                self.shared.keep(server);
+                self.shared.kept.insert(url.clone(), server);
                 url
             };
             let line = Line::with_timeout(&url, REDIS_TIMEOUT)?
@@ -199,7 +188,7 @@ impl Bench {
     pub async fn zoo(&self) -> Result<Zoo> {
         let server = self.shared.servers.zookeeper().await?;
         let mut cluster = server.server.cluster();
-        self.shared.keep(server);
+        self.shared.kept.insert(cluster.clone(), server);
         let mut timeout = SESSION_TIMEOUT;
         if self.choice("session_loss") == "on" {
             cluster = self.shared.losses.wire_to(self.node, cluster).await?;

@@ -131,17 +131,16 @@ impl StrategyBody {
 /// A promise in a few words.
 pub fn in_words(harms: &Harms, language: Language) -> String {
     let words = [
-        ("oversells", "may oversell", "会超卖", "可能超卖"),
-        ("undersells", "may undersell", "会少卖", "可能少卖"),
-        ("sells twice", "may sell twice", "会重复卖", "可能重复卖"),
+        [Words::new("may oversell", "可能超卖"), Words::new("oversells", "会超卖")],
+        [Words::new("may undersell", "可能少卖"), Words::new("undersells", "会少卖")],
+        [Words::new("may sell twice", "可能重复卖"), Words::new("sells twice", "会重复卖")],
     ];
-    let said = harms.each().into_iter().zip(words).filter_map(|((_, likelihood), words)| {
-        let words = match likelihood {
-            Likelihood::Never => return None,
-            Likelihood::Possible => Words::new(words.1, words.3),
-            Likelihood::Expected => Words::new(words.0, words.2),
-        };
-        Some(words.say(language))
+    let said = harms.each().into_iter().zip(words).filter_map(|((_, likelihood), [may, does])| {
+        match likelihood {
+            Likelihood::Never => None,
+            Likelihood::Possible => Some(may.say(language)),
+            Likelihood::Expected => Some(does.say(language)),
+        }
     });
     let said: Vec<&str> = said.collect();
     match said[..] {

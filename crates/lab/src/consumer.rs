@@ -13,6 +13,7 @@ use crate::bench::{Bench, new_order_id};
 use crate::selling::{Buyer, Outcome, PurchaseError, Result};
 use crate::{servers::OwnPool, sql::Sql};
 use dashmap::DashMap;
+use futures_util::future::{BoxFuture, FutureExt, TryFutureExt};
 use locks::wire::Meter;
 use redis::cmd;
 use std::{sync::Arc, time::Duration};
@@ -28,14 +29,8 @@ pub struct Request {
     pub buyer: Buyer,
 }
 
-/// Serves requests. Each call is a transaction of its own.
-pub trait Consumer: 'static {
-    fn serve(
-        bench: &Bench,
-        sql: &mut Sql,
-        request: &Request,
-    ) -> impl Future<Output = Result<Outcome>> + Send;
-}
+/// Serves a request, in a transaction of its own.
+pub type Serve = for<'a> fn(&'a Bench, &'a mut Sql, &'a Request) -> BoxFuture<'a, Result<Outcome>>;
 
 /// One node's end of the queue.
 pub struct TaskQueue {
@@ -44,6 +39,7 @@ pub struct TaskQueue {
     /// The name of this node, new with each start.
     name: String,
     waiting: DashMap<String, oneshot::Sender<Outcome>>,
+    serve: Serve,
     /// The consumer's session: it is kept as long as the node lives, so no arena may share it.
     session: OwnPool,
     bench: Bench,
@@ -51,32 +47,30 @@ pub struct TaskQueue {
 
 impl TaskQueue {
     /// Starts to hear answers, and to be the consumer whenever nobody else is.
-    pub fn open<C: Consumer>(bench: &Bench) -> Result<Arc<Self>> {
+    pub fn open(bench: &Bench, serve: Serve) -> Result<Arc<Self>> {
         let queue = Arc::new(Self {
             queue: bench.key("queue"),
             in_hand: bench.key("in hand"),
             name: new_order_id(),
             waiting: DashMap::new(),
+            serve,
             session: bench.shared.servers.own_pool(1)?,
             bench: bench.clone(),
         });
         let (hears, serves) = (queue.clone(), queue.clone());
         bench.keep_doing(move |_| hears.clone().hear_answers());
-        bench.keep_doing(move |_| serves.clone().be_the_consumer::<C>());
+        bench.keep_doing(move |_| serves.clone().be_the_consumer());
         Ok(queue)
     }
 
     pub async fn ask(&self, buyer: &Buyer) -> Result<Outcome> {
         let (id, (answer, answered)) = (new_order_id(), oneshot::channel());
         self.waiting.insert(id.clone(), answer);
-        let pushed = self.push(&self.queue, format!("{} {id} {}", self.name, buyer.name)).await;
-        let answer = match pushed {
-            Ok(()) => timeout(ANSWER_TIMEOUT, answered).await.ok().and_then(Result::ok),
-            Err(_) => None,
-        };
+        let pushed = self.push(&self.queue, format!("{} {id} {}", self.name, buyer.name));
+        let heard = pushed.and_then(|()| timeout(ANSWER_TIMEOUT, answered).map(Ok)).await;
         self.waiting.remove(&id);
-        pushed?;
-        answer.ok_or_else(|| PurchaseError::from("no answer from the consumer"))
+        let unanswered = || PurchaseError::from("no answer from the consumer");
+        heard?.ok().and_then(Result::ok).ok_or_else(unanswered)
     }
 
     /// Waits until every request is served, also those whose buyers have hung up.
@@ -107,7 +101,7 @@ impl TaskQueue {
     }
 
     /// Serves requests until an error; returns at once while another node is the consumer.
-    async fn be_the_consumer<C: Consumer>(self: Arc<Self>) -> Result<bool> {
+    async fn be_the_consumer(self: Arc<Self>) -> Result<bool> {
         let mut sql = self.bench.sql_of(&self.session.pool).await?;
         sql.close_on_drop(); // the lock below belongs to this session, and must not outlive its use
         const ALONE: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
@@ -121,29 +115,27 @@ impl TaskQueue {
         let mut request: Option<String> = left_behind;
         loop {
             if let Some(request) = &request {
-                self.serve::<C>(&mut sql, request).await?;
+                self.serve_one(&mut sql, request).await?;
             }
             request = redis.send(&next).await?;
         }
     }
 
-    async fn serve<C: Consumer>(&self, sql: &mut Sql, request: &str) -> Result {
+    async fn serve_one(&self, sql: &mut Sql, request: &str) -> Result {
         let mut parts = request.splitn(3, ' ');
         if let (Some(node), Some(id), Some(buyer)) = (parts.next(), parts.next(), parts.next()) {
             let asked = Request { id: id.to_owned(), buyer: Buyer { name: buyer.to_owned() } };
             sql.run("BEGIN", ()).await?;
             // An error ends this session.
-            let outcome = C::serve(&self.bench, sql, &asked).await?;
+            let outcome = (self.serve)(&self.bench, sql, &asked).await?;
             sql.run("COMMIT", ()).await?;
             let answer = format!("{id} {}", serde_json::json!(outcome));
             self.push(&self.bench.key(node), answer).await?;
         }
-        self.bench.redis::<i64>("LREM", (&self.in_hand, 1, request)).await?;
-        Ok(())
+        self.bench.redis("LREM", (&self.in_hand, 1, request)).await
     }
 
     async fn push(&self, list: &str, text: String) -> Result {
-        self.bench.redis::<i64>("RPUSH", (list, text)).await?;
-        Ok(())
+        self.bench.redis("RPUSH", (list, text)).await
     }
 }

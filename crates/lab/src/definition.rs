@@ -30,14 +30,6 @@ pub struct Wanted {
     pub options: Map<String, Value>,
 }
 
-impl Wanted {
-    /// All options, `work_ms` among them.
-    pub fn all_options(&self) -> Map<String, Value> {
-        let work_ms = self.work_ms.map(|value| ("work_ms".to_owned(), value.into()));
-        self.options.clone().into_iter().chain(work_ms).collect()
-    }
-}
-
 /// An arena.
 #[derive(Clone, Serialize, ToSchema)]
 #[schema(as = Arena)]

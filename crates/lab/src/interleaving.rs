@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use std::{cell::Cell, collections::HashMap};
+use std::{cell::RefCell, collections::HashMap, iter};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 
@@ -63,8 +63,7 @@ impl InterleavingPoints {
         if !self.forced {
             return;
         }
-        let read = READ.try_with(Cell::get).ok().flatten();
-        let purchase = PURCHASE.try_with(|purchase| Purchase { read, ..purchase.clone() }).ok();
+        let purchase = PURCHASE.try_with(|purchase| purchase.borrow().clone()).ok();
         let (met, wait) = {
             let mut points = self.points.lock();
             let here = points.entry(place).or_default();
@@ -78,16 +77,9 @@ impl InterleavingPoints {
                 }
                 return;
             }
-            let wait = match here.in_vain.checked_sub(1) {
-                None => self.first_wait,
-                Some(next) => match NEXT_WAITS_MS.get(next) {
-                    Some(wait) => Duration::from_millis(*wait),
-                    None => return,
-                },
-            };
-            if here.met >= MOST_PAIRS {
-                return;
-            }
+            let next_waits = NEXT_WAITS_MS.map(Duration::from_millis);
+            let wait = iter::once(self.first_wait).chain(next_waits).nth(here.in_vain);
+            let Some(wait) = wait.filter(|_| here.met < MOST_PAIRS) else { return };
             let (waiting, met) = oneshot::channel();
             here.waiting = Some((waiting, purchase));
             (met, wait)
@@ -107,9 +99,7 @@ const MOST_REMEMBERED: usize = 64;
 
 tokio::task_local! {
     /// The purchase that this task makes.
-    pub static PURCHASE: Purchase;
-    /// The last number that it has read from a row.
-    pub static READ: Cell<Option<i32>>;
+    static PURCHASE: RefCell<Purchase>;
 }
 
 /// Two purchases that stood at one place at the same moment. Both were sold a unit.
@@ -131,13 +121,25 @@ pub struct Purchase {
     number: u64,
     buyer: String,
     node: u32,
-    /// The number that it had read when they met: the stock, where one is read.
+    /// The last number that it had read from a row when they met: the stock, where one is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     read: Option<i32>,
     began_ms: f64,
     /// When the buyer was told.
     sold_ms: f64,
     order_id: String,
+}
+
+impl Purchase {
+    /// Runs its code, which may meet another purchase's.
+    pub async fn run<T>(&self, code: impl Future<Output = T>) -> T {
+        PURCHASE.scope(RefCell::new(self.clone()), code).await
+    }
+
+    /// The purchase under way has read this number, if there is one.
+    pub fn has_read(number: i32) {
+        let _ = PURCHASE.try_with(|purchase| purchase.borrow_mut().read = Some(number));
+    }
 }
 
 /// The pairs that met in an arena, in this process.

@@ -133,18 +133,6 @@ impl Live {
 }
 
 impl Judgement {
-    fn new(stock: u64, port: u16) -> Arc<Self> {
-        Arc::new(Self {
-            id: Uuid::new_v4().simple().to_string(),
-            stock,
-            port,
-            gone: CancellationToken::new(),
-            over: CancellationToken::new(),
-            live: Mutex::default(),
-            end: watch::Sender::new(None),
-        })
-    }
-
     /// `None`: stopped. All its requests end with this.
     async fn judged(self: &Arc<Self>, config: Config, unfollowed: Duration) -> Option<End> {
         // Whatever sends requests holds this.
@@ -207,7 +195,15 @@ impl Judgements {
 
     /// Judges the server on this port, with this share of the storms.
     pub fn start(&self, config: Config, port: u16, share: Share) -> Result<Arc<Judgement>> {
-        let judgement = Judgement::new(config.stock as u64, port);
+        let judgement = Arc::new(Judgement {
+            id: Uuid::new_v4().simple().to_string(),
+            stock: config.stock as u64,
+            port,
+            gone: CancellationToken::new(),
+            over: CancellationToken::new(),
+            live: Mutex::default(),
+            end: watch::Sender::new(None),
+        });
         self.add(judgement.clone())?;
         let (all, started) = (self.clone(), judgement.clone());
         tokio::spawn(async move {

@@ -107,22 +107,19 @@ impl LockBody {
         let claim = |Claim { property, holds, test, .. }| {
             (property, LockClaim { holds, why: say(id, property, language), test })
         };
-        let trips = |cost: &Cost| LockRoundTrips {
-            acquire: cost.acquire.total(),
-            release: cost.release.total(),
-        };
-        let micros = |time: Duration| time.as_micros() as u64;
-        let times = |&Cost { p50, p99, samples, .. }: &Cost| LockCost {
-            p50: micros(p50),
-            p99: micros(p99),
-            samples,
-        };
         Self {
             id,
             title: say("Titles", id, language),
             properties: claims().filter(|claim| claim.lock == id).map(claim).collect(),
-            round_trips: cost.map(trips),
-            cost_us: cost.map(times),
+            round_trips: cost.map(|cost| LockRoundTrips {
+                acquire: cost.acquire.total(),
+                release: cost.release.total(),
+            }),
+            cost_us: cost.map(|cost| LockCost {
+                p50: cost.p50.as_micros() as u64,
+                p99: cost.p99.as_micros() as u64,
+                samples: cost.samples,
+            }),
             use_when: say(id, "use_when", language),
             not_given: say(id, "not_given", language),
         }

@@ -4,12 +4,12 @@
 use crate::lessons::proxy::Proxy;
 use crate::selling::{PurchaseError, Result};
 use crate::servers::{OwnRedis, Servers};
+use dashmap::DashMap;
 use embedded::RedisServer;
 use locks::LockError;
 use locks::zookeeper::{Zoo, ZooError};
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
-use std::{collections::HashMap, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The servers and connections that an arena may lose, once.
@@ -18,18 +18,15 @@ pub struct Losses {
     lost: AtomicBool,
     redis: tokio::sync::Mutex<Vec<OwnRedis>>,
     /// The way of each node to ZooKeeper.
-    wires: Mutex<HashMap<u32, Proxy>>,
+    wires: DashMap<u32, Arc<Proxy>>,
 }
 
-/// A node that does not reach ZooKeeper, until this is dropped.
-struct Silence<'a> {
-    losses: &'a Losses,
-    node: u32,
-}
+/// A way on which nothing gets through, until this is dropped.
+struct Silence(Arc<Proxy>);
 
-impl Drop for Silence<'_> {
+impl Drop for Silence {
     fn drop(&mut self) {
-        self.losses.on_wire(self.node, Proxy::mend);
+        self.0.mend();
     }
 }
 
@@ -63,20 +60,15 @@ impl Losses {
     pub async fn wire_to(&self, node: u32, cluster: String) -> Result<String> {
         let proxy = Proxy::start(cluster).await.map_err(redis::RedisError::from)?;
         let address = proxy.address.to_string();
-        self.wires.lock().insert(node, proxy);
+        self.wires.insert(node, Arc::new(proxy));
         Ok(address)
-    }
-
-    fn on_wire(&self, node: u32, change: fn(&Proxy)) {
-        let wires = self.wires.lock();
-        wires.get(&node).map(change);
     }
 
     /// Nothing of this node gets through to ZooKeeper until the session that made the znode at
     /// `path` has ended there, or nobody waits for that any more.
     pub async fn end_session(&self, node: u32, cluster: &str, path: &str) -> Result {
-        self.on_wire(node, Proxy::falls_silent);
-        let _until_the_end = Silence { losses: self, node };
+        let wire = self.wires.get(&node).map(|wire| wire.clone());
+        let _until_the_end = wire.inspect(|wire| wire.falls_silent()).map(Silence);
         Ok(until_gone(cluster, path).await.map_err(LockError::from)?)
     }
 }
@@ -92,7 +84,7 @@ pub(crate) async fn until_back(server: &RedisServer, before: Option<u32>) -> Res
 async fn until_gone(cluster: &str, path: &str) -> Result<(), ZooError> {
     let session = Zoo::new(cluster, Duration::from_secs(10)).session(Instant::now()).await?;
     while let (Some(_), watch) = session.watch(path).await? {
-        watch.fires().await;
+        watch.await;
     }
     Ok(())
 }

@@ -2,13 +2,12 @@
 //! template is `templates/report.html`.
 
 use crate::error::{LabError, Result};
-use crate::strategy::{Language, Likelihood};
+use crate::strategy::Language;
 use crate::templates::{self, Axis};
 use crate::{
     catalogue::StrategyBody, options::Options, service::Lab, storm::Storm, strategies,
     verdict::Verdict,
 };
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -94,7 +93,7 @@ pub fn render(runs: &[Run], about: &About, language: Language) -> Result<String,
         "version": env!("CARGO_PKG_VERSION"),
         "storm": storm.filter(|_| runs.iter().all(|run| run.storm == storm)),
         "style": include_str!("../templates/report.css"),
-        "runs": runs.iter().map(|run| RunBody::of(run, language)).collect::<Vec<_>>(),
+        "runs": runs.iter().map(|run| body(run, language)).collect::<Value>(),
         "strategies": strategies.collect::<Vec<_>>(),
         "rates": Axis::around(rates),
         "latencies": Axis::around(latencies.flat_map(|latency| [latency.p50, latency.p99])),
@@ -104,45 +103,29 @@ pub fn render(runs: &[Run], about: &About, language: Language) -> Result<String,
     templates::render("report.html", language, &page)
 }
 
-#[derive(Serialize)]
-struct RunBody<'a> {
-    #[serde(flatten)]
-    verdict: &'a Verdict,
-    label: String,
-    /// The class that colours it.
-    tone: &'static str,
-    outcome_in_words: String,
-    promise: Option<[Likelihood; 3]>,
-    /// The options that differ from their defaults.
-    turned: Vec<String>,
-}
-
-impl<'a> RunBody<'a> {
-    fn of(run: &'a Run, language: Language) -> Self {
-        let verdict = &run.verdict;
-        let strategy = strategies::find(verdict.strategy);
-        let promise = strategy.map(|strategy| strategy.promise.on(verdict.all_nodes()).each());
-        let defaults = strategy.and_then(|strategy| Options::read(strategy, &Map::new()).ok());
-        let defaults = defaults.map(|options| options.0).unwrap_or_default();
-        let turned = run.options.iter().filter(|(name, value)| defaults.get(*name) != Some(value));
-        Self {
-            verdict,
-            label: match (verdict.nodes, verdict.processes) {
-                (1, 0 | 1) => verdict.strategy.to_owned(),
-                (nodes, 0 | 1) => format!("{} × {nodes}", verdict.strategy),
-                (nodes, processes) => format!("{} × {nodes} × {processes}", verdict.strategy),
-            },
-            tone: verdict.outcome.shown().0,
-            outcome_in_words: verdict.in_words(language),
-            promise: promise.map(|each| each.map(|(_, likelihood)| likelihood)),
-            turned: turned
-                .map(|(name, value)| match value {
-                    Value::String(text) => format!("{name} = {text}"),
-                    other => format!("{name} = {other}"),
-                })
-                .collect(),
-        }
-    }
+/// The verdict of a run, and what the page says besides.
+fn body(Run { verdict, options, .. }: &Run, language: Language) -> Value {
+    let strategy = strategies::find(verdict.strategy);
+    let promise = strategy.map(|strategy| strategy.promise.on(verdict.all_nodes()).each());
+    let defaults = strategy.and_then(|strategy| Options::read(strategy, &Map::new()).ok());
+    let defaults = defaults.map(|options| options.0).unwrap_or_default();
+    let turned = options.iter().filter(|(name, value)| defaults.get(*name) != Some(value));
+    let turned = turned.map(|(name, value)| match value {
+        Value::String(text) => format!("{name} = {text}"),
+        other => format!("{name} = {other}"),
+    });
+    let mut body = json!(verdict);
+    body["label"] = Value::from(match (verdict.nodes, verdict.processes) {
+        (1, 0 | 1) => verdict.strategy.to_owned(),
+        (nodes, 0 | 1) => format!("{} × {nodes}", verdict.strategy),
+        (nodes, processes) => format!("{} × {nodes} × {processes}", verdict.strategy),
+    });
+    // The class that colours it.
+    body["tone"] = Value::from(verdict.outcome.shown().0);
+    body["outcome_in_words"] = Value::from(verdict.in_words(language));
+    body["promise"] = json!(promise.map(|each| each.map(|(_, likelihood)| likelihood)));
+    body["turned"] = turned.collect();
+    body
 }
 
 #[cfg(test)]

@@ -62,26 +62,26 @@ impl<T: Send + Sync + 'static> Spares<T> {
     async fn get(
         &self,
         number: usize,
-        start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
+        start: impl Future<Output = Result<T, EmbeddedError>> + Send + 'static,
     ) -> Result<Arc<T>> {
         let mut all = self.0.lock().await;
         if let Some((server, _)) = all.get(&number) {
             return Ok(server.clone());
         }
-        let server = Arc::new(on_one_thread(start).await?);
+        let server = Arc::new(started(start).await?);
         all.insert(number, (server.clone(), Instant::now()));
         Ok(server)
     }
 
-    /// Takes those that nobody has held for so long. Stop them before the guard is dropped: new
-    /// ones need their folders.
-    async fn idle(&self, limit: Duration) -> (impl Drop + '_, Vec<T>) {
+    /// Stops those that nobody has held for so long. New ones wait: they need the folders.
+    async fn stop_idle<F: Future>(&self, limit: Duration, stop: impl Fn(T) -> F) {
         let mut all = self.0.lock().await;
         let in_use = all.values_mut().filter(|(server, _)| Arc::strong_count(server) > 1);
         in_use.for_each(|(_, held)| *held = Instant::now());
-        let idle = all.extract_if(|_, (_, held)| held.elapsed() >= limit);
-        let idle = idle.filter_map(|(_, (server, _))| Arc::into_inner(server)).collect();
-        (all, idle)
+        let idle: Vec<_> = all.extract_if(|_, (_, held)| held.elapsed() >= limit).collect();
+        for server in idle.into_iter().filter_map(|(_, (server, _))| Arc::into_inner(server)) {
+            stop(server).await;
+        }
     }
 }
 
@@ -189,7 +189,7 @@ impl Servers {
     /// over a restart. It is stopped some time after everybody has let go of it.
     pub async fn redis_node(&self, number: usize) -> Result<Arc<RedisServer>> {
         let folder = self.folder(&format!("redis-{}", number + 1))?;
-        self.nodes.get(number, async move || start_redis(&folder, &[]).await).await
+        self.nodes.get(number, async move { start_redis(&folder, &[]).await }).await
     }
 
     /// A Redis that belongs to the caller, under a name that nobody else uses, with more flags if
@@ -198,11 +198,11 @@ impl Servers {
         let (folder, flags) = (Folder(self.folder(name)?), flags.to_vec());
         let port = flags.iter().skip_while(|flag| *flag != "--port").nth(1);
         let port = port.and_then(|port| port.parse().ok()).map(OwnPort::new);
-        let start = async move || {
+        let start = async move {
             let server = start_redis(&folder.0, &flags).await?;
             Ok(OwnRedis { server, _folder: folder, _port: port })
         };
-        on_one_thread(start).await
+        started(start).await
     }
 
     /// Where the files of a server of this name stand.
@@ -214,7 +214,7 @@ impl Servers {
     /// The ZooKeeper of the lab, started when it is first needed and stopped as the Redis nodes.
     pub async fn zookeeper(&self) -> Result<Arc<OwnZooKeeper>> {
         let folder = self.folder("zookeeper")?;
-        let start = async move || {
+        let start = async move {
             let server = ZooKeeperServer::start(&folder, ZooKeeperSettings::default()).await?;
             Ok(OwnZooKeeper { _port: OwnPort::new(server.address().port()), server })
         };
@@ -223,14 +223,10 @@ impl Servers {
 
     /// Stops the servers that nobody has held for a while.
     pub async fn stop_idle(&self) {
-        let (_guard, idle) = self.nodes.idle(self.idle_limit).await;
-        for server in idle {
-            server.stop().await;
-        }
-        let (_guard, idle) = self.zookeeper.idle(self.idle_limit).await;
-        for own in idle {
-            own.server.stop().await;
-        }
+        self.nodes.stop_idle(self.idle_limit, RedisServer::stop).await;
+        // Its port is closed to the judge until then.
+        let stop = async |own: OwnZooKeeper| own.server.stop().await;
+        self.zookeeper.stop_idle(self.idle_limit, stop).await;
     }
 
     /// Before every key of this arena. In braces, so that a Redis Cluster keeps them together.
@@ -285,12 +281,11 @@ async fn start_redis(folder: &Path, flags: &[String]) -> Result<RedisServer, Emb
     RedisServer::start(folder, settings).await
 }
 
-/// Runs what starts a server: that is not `Send`, because of an async closure in it.
-async fn on_one_thread<T: Send + 'static>(
-    start: impl AsyncFnOnce() -> Result<T, EmbeddedError> + Send + 'static,
+/// Starts a server, which goes on if nobody waits for it any more: its folder is in use.
+async fn started<T: Send + 'static>(
+    start: impl Future<Output = Result<T, EmbeddedError>> + Send + 'static,
 ) -> Result<T> {
-    let runtime = tokio::runtime::Handle::current();
-    let started = tokio::task::spawn_blocking(move || runtime.block_on(start())).await;
+    let started = tokio::spawn(start).await;
     let started = started.map_err(|error| PurchaseError::Other(error.to_string()))?;
     started.map_err(|error| PurchaseError::Other(error.to_string()))
 }

@@ -44,6 +44,26 @@ pub struct Lab {
     pub(crate) lock_costs: tokio::sync::Mutex<Option<Vec<crate::lock_costs::Cost>>>,
 }
 
+impl Wanted {
+    /// The arena, or why there cannot be such a one.
+    pub fn definition(&self) -> Result<Definition> {
+        let unknown = || LabError::invalid("strategy", "there is no strategy of this name");
+        let strategy = strategies::find(&self.strategy).ok_or_else(unknown)?;
+        let limit = self.per_user_limit.unwrap_or(1);
+        let work_ms = self.work_ms.map(|value| ("work_ms".to_owned(), value.into()));
+        let options = self.options.clone().into_iter().chain(work_ms).collect();
+        Ok(Definition {
+            id: Uuid::new_v4().simple().to_string(),
+            strategy,
+            stock: within("stock", self.stock, MOST_STOCK)?,
+            nodes: within("nodes", self.nodes.unwrap_or(1), MOST_NODES)?,
+            per_user_limit: within("per_user_limit", limit, MOST_PER_USER)?,
+            options: Options::read(strategy, &options)?,
+            expires_at: OffsetDateTime::now_utc() + LONGEST_LIFE,
+        })
+    }
+}
+
 impl Lab {
     pub fn new(servers: Servers) -> Self {
         let servers = Arc::new(servers);
@@ -73,21 +93,10 @@ impl Lab {
 
     /// The same for a visitor: `by` is their address, if addresses are limited.
     pub async fn create_for(&self, by: Option<Address>, wanted: Wanted) -> Result<Arc<Arena>> {
-        let unknown = || LabError::invalid("strategy", "there is no strategy of this name");
-        let strategy = strategies::find(&wanted.strategy).ok_or_else(unknown)?;
-        let limit = wanted.per_user_limit.unwrap_or(1);
-        let definition = Definition {
-            id: Uuid::new_v4().simple().to_string(),
-            strategy,
-            stock: within("stock", wanted.stock, MOST_STOCK)?,
-            nodes: within("nodes", wanted.nodes.unwrap_or(1), MOST_NODES)?,
-            per_user_limit: within("per_user_limit", limit, MOST_PER_USER)?,
-            options: Options::read(strategy, &wanted.all_options())?,
-            expires_at: OffsetDateTime::now_utc() + LONGEST_LIFE,
-        };
+        let definition = wanted.definition()?;
         let loses_redis = definition.options.whole("redis_node_loss") > 0;
         let own_redis = || self.servers.lacks(Need::RedisNodes(1)).filter(|_| loses_redis);
-        if let Some(why) = self.lacks(strategy).or_else(own_redis) {
+        if let Some(why) = self.lacks(definition.strategy).or_else(own_redis) {
             return Err(LabError::StrategyUnavailable(why));
         }
         let share = self.arenas.take(by).map_err(|_| LabError::TooManyArenasOfAddress)?;

@@ -2,10 +2,11 @@
 
 use crate::bench::{Bench, new_order_id};
 use crate::selling::{Buyer, Outcome, Result, Trying};
-use crate::sql::{POSTGRES, Sql};
+use crate::sql::{Connection, POSTGRES, Sql};
+use futures_util::TryFutureExt;
 use sqlx::PgPool;
 use std::{panic::Location, sync::Arc, time::Duration};
-use stores::postgres;
+use stores::postgres::Transaction;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -17,7 +18,11 @@ impl Bench {
 
     /// A connection of this pool.
     pub async fn sql_of(&self, pool: &PgPool) -> Result<Sql> {
-        Ok(Sql::session(pool.acquire().await?, self.shared.meter.clone()))
+        Ok(self.counted(Connection::Session(pool.acquire().await?)))
+    }
+
+    fn counted(&self, connection: Connection) -> Sql {
+        Sql { connection, meter: self.shared.meter.clone() }
     }
 
     #[track_caller]
@@ -29,11 +34,8 @@ impl Bench {
     #[track_caller]
     fn begin_with(&self, statement: &'static str) -> impl Trying<Sql> + Send {
         self.shared.meter.count(POSTGRES, Location::caller());
-        async move {
-            let transaction =
-                postgres::Transaction::begin(&self.shared.postgres, statement).await?;
-            Ok(Sql::transaction(transaction, self.shared.meter.clone()))
-        }
+        let begun = Transaction::begin(&self.shared.postgres, statement);
+        begun.map_ok(|begun| self.counted(Connection::Transaction(begun))).err_into()
     }
 
     /// Sells in a transaction: a sale is committed, everything else rolled back.
@@ -94,7 +96,7 @@ impl Bench {
         const WRITE: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)";
         let order_id = new_order_id();
         let written = sql.run(WRITE, (order_id.clone(), self.arena(), &buyer.name));
-        async move { written.await.map(|_| Outcome::Sold { order_id }) }
+        written.map_ok(|_| Outcome::Sold { order_id })
     }
 
     /// Writes the buyer's first order, or second, as far as the limit goes; a unique index refuses
@@ -122,8 +124,7 @@ impl Bench {
     pub fn take_one(&self, sql: &mut Sql) -> impl Trying<bool> + Send {
         const TAKE: &str = "UPDATE lab.stock SET remaining = remaining - 1
                              WHERE arena = $1 AND item = 'thing' AND remaining > 0";
-        let taken = sql.run(TAKE, (self.arena(),));
-        async move { Ok(taken.await? > 0) }
+        sql.run(TAKE, (self.arena(),)).map_ok(|taken| taken > 0)
     }
 
     /// Writes the message from which the order will be made; under the lock of the stock, so that
@@ -136,12 +137,10 @@ impl Bench {
         let order_id = new_order_id();
         let limit = i64::from(self.per_user_limit());
         let written = sql.run(WRITE, (order_id.clone(), self.arena(), &buyer.name, limit));
-        async move {
-            match written.await? {
-                0 => Ok(Outcome::Duplicate),
-                _ => Ok(Outcome::Sold { order_id }),
-            }
-        }
+        written.map_ok(|written| match written {
+            0 => Outcome::Duplicate,
+            _ => Outcome::Sold { order_id },
+        })
     }
 
     /// Runs in the background until this incarnation of the node ends.
@@ -151,10 +150,10 @@ impl Bench {
 
     /// Does this again and again until this incarnation of the node ends. After a step that found
     /// nothing to do, or failed, it goes on when it is woken up, or a moment later.
-    pub fn keep_doing<F>(&self, step: impl Fn(Self) -> F + Send + 'static) -> Arc<Steps>
-    where
-        F: Trying<bool> + Send,
-    {
+    pub fn keep_doing<F: Trying<bool> + Send>(
+        &self,
+        step: impl Fn(Self) -> F + Send + 'static,
+    ) -> Arc<Steps> {
         let steps: Arc<Steps> = Arc::default();
         let (bench, done) = (self.clone(), Arc::clone(&steps));
         self.spawn(async move {
@@ -174,10 +173,11 @@ impl Bench {
     }
 
     /// Asks every few milliseconds until this is true; false if it is not for so long.
-    pub async fn within<F>(&self, wait: Duration, ask: impl Fn() -> F) -> Result<bool>
-    where
-        F: Trying<bool>,
-    {
+    pub async fn within<F: Trying<bool>>(
+        &self,
+        wait: Duration,
+        ask: impl Fn() -> F,
+    ) -> Result<bool> {
         let until = Instant::now() + wait;
         while !ask().await? {
             if Instant::now() > until {
@@ -189,10 +189,7 @@ impl Bench {
     }
 
     /// Waits until this is true.
-    pub async fn until<F>(&self, done: impl Fn() -> F)
-    where
-        F: Trying<bool>,
-    {
+    pub async fn until<F: Trying<bool>>(&self, done: impl Fn() -> F) {
         while !matches!(done().await, Ok(true)) {
             sleep(Duration::from_millis(10)).await;
         }

@@ -9,8 +9,9 @@
 //!
 //! Each is counted, and the line that sent it is noted.
 
-use crate::interleaving::READ;
+use crate::interleaving::Purchase;
 use crate::selling::{Outcome, Result, Trying};
+use futures_util::{FutureExt, TryFutureExt};
 use locks::wire::{Meter, Server};
 use sqlx::{FromRow, PgConnection, Postgres, pool::PoolConnection, postgres::PgRow};
 use std::{any::Any, panic::Location};
@@ -27,25 +28,17 @@ impl<T: for<'r> FromRow<'r, PgRow> + Send + Unpin> Row for T {}
 
 /// A connection, with or without an open transaction.
 pub struct Sql {
-    connection: Connection,
-    meter: Meter,
+    pub(crate) connection: Connection,
+    pub(crate) meter: Meter,
 }
 
-enum Connection {
+pub(crate) enum Connection {
     /// Each statement is a transaction of its own.
     Session(PoolConnection<Postgres>),
     Transaction(postgres::Transaction),
 }
 
 impl Sql {
-    pub(crate) fn session(connection: PoolConnection<Postgres>, meter: Meter) -> Self {
-        Self { connection: Connection::Session(connection), meter }
-    }
-
-    pub(crate) fn transaction(transaction: postgres::Transaction, meter: Meter) -> Self {
-        Self { connection: Connection::Transaction(transaction), meter }
-    }
-
     /// The connection, for one statement.
     #[track_caller]
     fn send(&mut self) -> &mut PgConnection {
@@ -59,8 +52,7 @@ impl Sql {
     /// Answers how many rows it touched.
     #[track_caller]
     pub fn run(&mut self, sql: &'static str, values: impl Values) -> impl Trying<u64> + Send {
-        let connection = self.send();
-        async move { Ok(sql::run(connection, sql, values).await?) }
+        sql::run(self.send(), sql, values).err_into()
     }
 
     /// Answers the first value of the first row, which must be there.
@@ -70,15 +62,13 @@ impl Sql {
         (T,): Row,
         T: 'static,
     {
-        let row = self.row::<(T,)>(sql, values);
-        async move {
-            let (value,) = row.await?;
+        self.row::<(T,)>(sql, values).map_ok(|(value,)| {
             // For the two buyers that are shown side by side.
             if let Some(number) = (&value as &dyn Any).downcast_ref::<i32>() {
-                let _ = READ.try_with(|read| read.set(Some(*number)));
+                Purchase::has_read(*number);
             }
-            Ok(value)
-        }
+            value
+        })
     }
 
     /// Answers the first value of the first row, if there is one.
@@ -91,18 +81,14 @@ impl Sql {
     where
         (T,): Row,
     {
-        let connection = self.send();
-        async move { Ok(sql::row(connection, sql, values).await?.map(|(value,)| value)) }
+        sql::row(self.send(), sql, values).map_ok(|row| row.map(|(value,)| value)).err_into()
     }
 
     /// Answers the first row, which must be there.
     #[track_caller]
     pub fn row<T: Row>(&mut self, sql: &'static str, values: impl Values) -> impl Trying<T> + Send {
-        let connection = self.send();
-        async move {
-            let row = sql::row(connection, sql, values).await?;
-            Ok(row.ok_or(sqlx::Error::RowNotFound)?)
-        }
+        let row = sql::row(self.send(), sql, values);
+        row.map(|row| Ok(row?.ok_or(sqlx::Error::RowNotFound)?))
     }
 
     /// Ends the connection instead of giving it back: for a session that holds more than its pool
@@ -115,11 +101,8 @@ impl Sql {
 
     /// Commits a sale, rolls back everything else.
     pub async fn end(self, outcome: Result<Outcome>) -> Result<Outcome> {
-        match outcome {
-            Ok(Outcome::Sold { .. }) => self.commit().await?,
-            // Not dropped: that would cost the connection.
-            _ => self.rollback().await?,
-        }
+        // Not dropped: that would cost the connection.
+        self.finish(matches!(outcome, Ok(Outcome::Sold { .. }))).await?;
         outcome
     }
 

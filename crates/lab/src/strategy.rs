@@ -4,6 +4,7 @@ use crate::marks::{self, Excerpt, Source};
 use crate::texts::{self, Text};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
+use std::iter;
 use utoipa::ToSchema;
 
 pub use crate::texts::{Language, Words};
@@ -272,22 +273,18 @@ impl Strategy {
         code: Source { file: "", text: "" },
     };
 
-    fn text(&self, language: Language) -> Option<&'static Text> {
-        texts::of(self.id, language)
-    }
-
     pub fn title(&self, language: Language) -> &'static str {
-        self.text(language).map_or(self.id, Text::title)
+        texts::of(self.id, language).map_or(self.id, Text::title)
     }
 
     /// The idea in one sentence for a beginner.
     pub fn lead(&self, language: Language) -> &'static str {
-        self.text(language).map_or(self.id, Text::lead)
+        texts::of(self.id, language).map_or(self.id, Text::lead)
     }
 
     /// A section of its text.
     pub fn says(&self, section: &str, language: Language) -> &'static str {
-        self.text(language).and_then(|text| text.section(section)).unwrap_or(self.id)
+        texts::of(self.id, language).and_then(|text| text.section(section)).unwrap_or(self.id)
     }
 
     pub fn teaches(&self, demonstration: &Demonstration, language: Language) -> &'static str {
@@ -297,32 +294,27 @@ impl Strategy {
     /// The part of the file that sells; what it shares with others stands below.
     pub fn purchase_code(&self) -> String {
         let own = self.code.text.split("\npub const STRATEGY").next().unwrap_or("");
-        let mut parts = vec![without_imports(own)];
+        let calls = |functions: &[&str]| functions.iter().any(|function| own.contains(function));
         let shared = [
-            (&["under_lock("][..], include_str!("under_lock.rs")),
-            (&["read_check_write(", "naive_sale("], include_str!("purchase.rs")),
+            calls(&["under_lock("]).then_some(include_str!("under_lock.rs")),
+            calls(&["read_check_write(", "naive_sale("]).then_some(include_str!("purchase.rs")),
         ];
-        for (calls, code) in shared {
-            if calls.iter().any(|call| own.contains(call)) {
-                if parts.len() == 1 {
-                    parts.push("// shared by several strategies");
-                }
-                parts.push(without_imports(code));
-            }
-        }
-        parts.extend(self.scripts.iter().map(|script| script.text.trim()));
-        parts.join("\n\n")
+        let shared: Vec<_> = shared.into_iter().flatten().map(without_imports).collect();
+        let heading = (!shared.is_empty()).then_some("// shared by several strategies");
+        let scripts = self.scripts.iter().map(|script| script.text.trim());
+        let parts = iter::once(without_imports(own)).chain(heading).chain(shared).chain(scripts);
+        parts.collect::<Vec<_>>().join("\n\n")
     }
 
     /// The marked lines: of its file, its scripts, its locks and their variants.
     pub fn marks(&self, language: Language) -> Vec<Excerpt> {
-        let sources = std::iter::once(&self.code).chain(self.scripts);
+        let sources = iter::once(&self.code).chain(self.scripts);
         let mut found: Vec<Excerpt> = sources.copied().flat_map(marks::excerpts).collect();
         translate(&mut found, self.id, "Marks", language);
         for id in self.locks {
             let sources = locks::SOURCES.iter().filter(|source| source.id == *id);
-            let sources = sources.map(|source| Source { file: source.file, text: source.text });
-            let mut of_lock: Vec<Excerpt> = sources.flat_map(marks::excerpts).collect();
+            let source = |&locks::Source { file, text, .. }| Source { file, text };
+            let mut of_lock: Vec<Excerpt> = sources.map(source).flat_map(marks::excerpts).collect();
             translate(&mut of_lock, "locks", id, language);
             found.extend(of_lock);
         }

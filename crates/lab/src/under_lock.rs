@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use crate::selling::{Outcome, Result, Trying};
+use futures_util::TryFutureExt;
 use locks::{Guard, Lock, Released};
 use std::{panic::Location, time::Duration};
 
@@ -23,7 +24,8 @@ impl Bench {
             let Some(guard) = lock.acquire(&self.key("lock"), wait).await?.held() else {
                 return Ok(Outcome::Contended);
             };
-            let outcome = sell(&guard).await;
+            // A Redis that is to forget the lock does so now.
+            let outcome = self.lose_redis().and_then(|()| sell(&guard)).await;
             // A crash here leaves a lease to run out; ZooKeeper's guard removes its node.
             self.crash_point("committed").await;
             self.release(guard).await;

@@ -116,10 +116,8 @@ impl RoundTrips {
     }
 
     fn of(counts: &Counts) -> Self {
-        let each = |sent: u64| {
-            let per_attempt = sent as f64 / counts.attempts.max(1) as f64;
-            (per_attempt * 100.0).round() / 100.0
-        };
+        let attempts = counts.attempts.max(1) as f64;
+        let each = |sent: u64| (sent as f64 / attempts * 100.0).round() / 100.0;
         Self {
             redis: each(counts.redis),
             postgres: each(counts.postgres),

@@ -63,16 +63,15 @@ impl Protocol for AdvisoryLock {
         let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
         let values = (&*claim.name, millis(left).to_string());
         //= CURE it belongs to the transaction: no lease to outlast, and it dies with its holder
-        let ours = match transaction.run(LOCK, values).await {
-            Err(error) if state(&error).as_deref() == Some(LOCK_NOT_AVAILABLE) => false,
-            locked => locked.map(|_| true)?,
+        match transaction.run(LOCK, values).await {
+            Err(error) if state(&error).as_deref() == Some(LOCK_NOT_AVAILABLE) => {
+                transaction.rollback().await?;
+                return Ok(Attempt::ours(false));
+            }
+            locked => locked?,
         };
-        if ours {
-            *claim.own.lock().await = Some(transaction);
-        } else {
-            transaction.rollback().await?;
-        }
-        Ok(Attempt::ours(ours))
+        *claim.own.lock().await = Some(transaction);
+        Ok(Attempt::ours(true))
     }
 
     /// After an error nobody knows whether the work was committed; the lock is free either way.
@@ -91,7 +90,8 @@ impl Protocol for AdvisoryLock {
     /// A heartbeat while nobody uses the connection.
     fn keep(&self, claim: &Claim<Own>, hold: &Hold) -> Option<Watchdog> {
         let told = hold.clone();
-        claim.own.try_lock().ok()?.as_mut()?.told_by(move |error| tell(&told, error));
+        let hears = Box::new(move |error: &_| tell(&told, error));
+        claim.own.try_lock().ok()?.as_mut()?.hears = Some(hears);
         Some(crate::watchdog::start(heartbeat(claim.own.clone(), hold.clone())))
     }
 }
@@ -114,15 +114,15 @@ async fn heartbeat(own: Own, hold: Hold) {
 /// A refused statement aborts the transaction, whose locks Postgres frees at once. (Behind a
 /// savepoint it would not; counting the lock as lost there is the safe answer.)
 fn tell(hold: &Hold, error: &sqlx::Error) {
-    match state(error) {
+    let is_of_session = |code: &str| code.starts_with("57P") || code.starts_with("08");
+    let why = match state(error) {
         // Ended or crashed (57P…), idle for too long, a broken connection.
-        Some(code) if code.starts_with("57P") || code == "25P03" || code.starts_with("08") => {
-            hold.lose(Why::SessionGone);
-        }
-        Some(_) => hold.lose(Why::NotOurs),
-        None if is_unreachable(error) => hold.lose(Why::SessionGone),
-        None => {}
-    }
+        Some(code) if is_of_session(&code) || code == "25P03" => Why::SessionGone,
+        Some(_) => Why::NotOurs,
+        None if is_unreachable(error) => Why::SessionGone,
+        None => return,
+    };
+    hold.lose(why);
 }
 
 /// What Postgres answered, as an SQLSTATE.
@@ -141,13 +141,13 @@ impl AdvisoryGuard {
     /// To be held for statements only. While it is lent there is no heartbeat, and Postgres ends a
     /// transaction that is idle for too long (`idle_in_transaction_session_timeout`).
     pub async fn transaction(&self) -> Result<MappedMutexGuard<'_, SqlTransaction>, LockError> {
-        let transaction = self.undo.claim.own.lock().await;
+        let transaction = self.claim.own.lock().await;
         MutexGuard::try_map(transaction, Option::as_mut).map_err(|_| gone())
     }
 
     /// Releases the lock and undoes the work.
     pub async fn roll_back(self) -> Answer<Released> {
-        let transaction = self.undo.claim.own.lock().await.take().ok_or_else(gone)?;
+        let transaction = self.claim.own.lock().await.take().ok_or_else(gone)?;
         let was_held = !self.hold.is_lost();
         transaction.rollback().await?;
         Ok(Released::freed(was_held))

@@ -3,7 +3,7 @@
 use crate::error::Answer;
 use crate::hold::{Hold, Lost, Why, later};
 use crate::lock::{Acquired, Guard, Lock, Released};
-use crate::protocol::{Attempt, Claim, Ending, Protocol};
+use crate::protocol::{Claim, Ending, Ours, Protocol};
 use crate::waiting::{Waiting, jitter};
 use crate::watchdog::{self, Watchdog};
 use std::{fmt, time::Duration};
@@ -18,30 +18,27 @@ impl<P: Protocol> Lock for P {
             Claim { name: name.into(), token: self.token().into(), own: Default::default() };
         let deadline = later(wait);
         let mut waiting = Waiting::default();
-        let mut undo = Undo { protocol: self.clone(), claim, is_armed: false };
+        let mut held = Held::asked_for(self.clone(), claim);
         // When the first request was sent that may have taken the lock without our knowing.
         let mut doubt: Option<Instant> = None;
         loop {
             let sent = Instant::now();
-            undo.is_armed = true;
-            let answer = self.attempt(&undo.claim, deadline).await;
+            held.is_armed = true;
+            let answer = self.attempt(&held.claim, deadline).await;
             waiting.asked(answer.is_ok());
             let outcome = match answer {
-                Ok(Attempt::Ours { fencing, earlier }) => {
+                Ok(Acquired::Held(Ours { fencing, earlier })) => {
                     let since = if earlier { doubt.unwrap_or(sent) } else { sent };
                     //= CURE the lease counts from before the request, less the clocks' drift
                     let hold = Hold::since(since, self.lease().map(|lease| lease.time));
                     if !hold.is_lost() {
-                        undo.is_armed = P::ENDS_WITH_GUARD;
-                        let watchdog =
-                            self.keep(&undo.claim, &hold).or_else(|| undo.renewal(&hold));
-                        return Ok(Acquired::Held(Held { undo, fencing, hold, watchdog }));
+                        return Ok(Acquired::Held(held.granted(hold, fencing)));
                     }
                     trace!(name, "the answer took longer than the lease: it may be gone");
                     doubt.get_or_insert(since);
                     Ok(Acquired::Contended { remaining: Some(Duration::ZERO) })
                 }
-                Ok(Attempt::Taken { remaining }) => {
+                Ok(Acquired::Contended { remaining }) => {
                     // Earlier attempts are over, but a request without a reply may still take the
                     // lock, after this one was sent.
                     doubt = doubt.map(|_| sent);
@@ -52,8 +49,8 @@ impl<P: Protocol> Lock for P {
                     Err(error)
                 }
             };
-            undo.is_armed = self.settle(&undo.claim, doubt.is_some()).await;
-            doubt = undo.is_armed.then(|| doubt.unwrap_or(sent));
+            held.is_armed = self.settle(&held.claim, doubt.is_some()).await;
+            doubt = held.is_armed.then(|| doubt.unwrap_or(sent));
             let left = deadline.saturating_duration_since(Instant::now());
             match (&outcome, self.channel(name)) {
                 _ if left.is_zero() => return outcome,
@@ -67,48 +64,45 @@ impl<P: Protocol> Lock for P {
     }
 }
 
-/// Undoes an acquire that was given up and may have left something: on drop it starts the undoing.
-pub(crate) struct Undo<P: Protocol> {
-    protocol: P,
-    pub claim: Claim<P::Own>,
-    /// Whether the lock may be ours without our knowing.
-    is_armed: bool,
-}
-
-impl<P: Protocol> Undo<P> {
-    fn renewal(&self, hold: &Hold) -> Option<Watchdog> {
-        let lease = self.protocol.lease().filter(|lease| lease.renewed)?;
-        let (protocol, claim) = (self.protocol.clone(), self.claim.clone());
-        Some(watchdog::start(watchdog::renew(protocol, claim, hold.clone(), lease.time)))
-    }
-}
-
-impl<P: Protocol> Drop for Undo<P> {
-    fn drop(&mut self) {
-        if let (true, Ok(runtime)) = (self.is_armed, tokio::runtime::Handle::try_current()) {
-            let (protocol, claim) = (self.protocol.clone(), self.claim.clone());
-            runtime.spawn(async move { protocol.undo(&claim).await });
-        }
-    }
-}
-
-/// A held lock, or what is left of it.
+/// A held lock, or what is left of it; during an acquire, one that may be held. Dropping it starts
+/// the undoing of an abandoned acquire, and of a lock without a lease.
 pub struct Held<P: Protocol> {
-    pub(crate) undo: Undo<P>,
+    protocol: P,
+    pub(crate) claim: Claim<P::Own>,
+    /// Whether it has to be undone when this is dropped.
+    is_armed: bool,
     fencing: Option<u64>,
     pub(crate) hold: Hold,
     watchdog: Option<Watchdog>,
 }
 
 impl<P: Protocol> Held<P> {
+    fn asked_for(protocol: P, claim: Claim<P::Own>) -> Self {
+        let hold = Hold::since(Instant::now(), None);
+        Self { protocol, claim, is_armed: false, fencing: None, hold, watchdog: None }
+    }
+
+    fn granted(mut self, hold: Hold, fencing: Option<u64>) -> Self {
+        (self.hold, self.fencing) = (hold, fencing);
+        self.is_armed = P::ENDS_WITH_GUARD;
+        self.watchdog = self.protocol.keep(&self.claim, &self.hold).or_else(|| self.renewal());
+        self
+    }
+
+    fn renewal(&self) -> Option<Watchdog> {
+        let lease = self.protocol.lease().filter(|lease| lease.renewed)?;
+        let (protocol, claim) = (self.protocol.clone(), self.claim.clone());
+        Some(watchdog::start(watchdog::renew(protocol, claim, self.hold.clone(), lease.time)))
+    }
+
     pub fn token(&self) -> &str {
-        &self.undo.claim.token
+        &self.claim.token
     }
 }
 
 impl<P: Protocol> fmt::Debug for Held<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held({} by {})", self.undo.claim.name, self.undo.claim.token)
+        write!(f, "Held({} by {})", self.claim.name, self.claim.token)
     }
 }
 
@@ -126,19 +120,19 @@ impl<P: Protocol> Guard for Held<P> {
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.abort();
             let _ = watchdog.await;
-            trace!(name = &*self.undo.claim.name, "no renewal follows");
+            trace!(name = &*self.claim.name, "no renewal follows");
         }
         let mut asked = 0;
         loop {
             let ending = Ending { hold: &self.hold, again: asked > 0 };
-            let released = self.undo.protocol.release(&self.undo.claim, ending).await;
+            let released = self.protocol.release(&self.claim, ending).await;
             asked += 1;
             match released {
                 Err(error) if error.is_unreachable() && asked < P::RELEASES => {
                     sleep(P::PAUSE).await;
                 }
                 answer => {
-                    self.undo.is_armed &= answer.is_err();
+                    self.is_armed &= answer.is_err();
                     return answer;
                 }
             }
@@ -149,5 +143,9 @@ impl<P: Protocol> Guard for Held<P> {
 impl<P: Protocol> Drop for Held<P> {
     fn drop(&mut self) {
         self.hold.lose(Why::Released);
+        if let (true, Ok(runtime)) = (self.is_armed, tokio::runtime::Handle::try_current()) {
+            let (protocol, claim) = (self.protocol.clone(), self.claim.clone());
+            runtime.spawn(async move { protocol.undo(&claim).await });
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! How sure a holder can be, and for how long.
 
 use futures_util::future::BoxFuture;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 /// Why a holder lost its certainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,13 +36,13 @@ impl Belief {
 /// The holder's side of [`Lost`]. Lost is final: a late renewal must not reassure a holder that has
 /// stopped.
 #[derive(Debug, Clone)]
-pub struct Hold(Arc<watch::Sender<Belief>>);
+pub struct Hold(watch::Sender<Belief>);
 
 impl Hold {
     /// A lease requested at `sent`, less the possible clock drift; without one, no end is known.
     pub(crate) fn since(sent: Instant, lease: Option<Duration>) -> Self {
         let until = lease.map(|lease| sent + lease.saturating_sub(drift(lease)));
-        Self(Arc::new(watch::Sender::new(Belief { until, over: None })))
+        Self(watch::Sender::new(Belief { until, over: None }))
     }
 
     /// A renewal requested at `sent` came through; false if it was too late.
@@ -100,24 +100,20 @@ impl IntoFuture for Lost {
     type IntoFuture = BoxFuture<'static, Why>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(until_lost(self.0))
-    }
-}
-
-async fn until_lost(mut belief: watch::Receiver<Belief>) -> Why {
-    loop {
-        let now = *belief.borrow_and_update();
-        if let Some(why) = now.why() {
-            return why;
-        }
-        // Without a lease this is a century.
-        let until = now.until.unwrap_or_else(|| later(Duration::MAX));
-        tokio::select! {
-            () = sleep_until(until) => {}
-            changed = belief.changed() => if changed.is_err() {
-                return now.why().unwrap_or(Why::Released);
+        let mut belief = self.0;
+        Box::pin(async move {
+            loop {
+                let now = *belief.borrow_and_update();
+                if let Some(why) = now.why() {
+                    return why;
+                }
+                // Without a lease this is a century.
+                let until = now.until.unwrap_or_else(|| later(Duration::MAX));
+                if let Ok(Err(_gone)) = timeout_at(until, belief.changed()).await {
+                    return now.why().unwrap_or(Why::Released);
+                }
             }
-        }
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 //! for all of them.
 //!
 //! ```text
-//! acquire ─▶ driver ── one token for all attempts ─▶ Protocol::attempt ─▶ Ours │ Taken │ no answer
+//! acquire ─▶ driver ── one token for all attempts ─▶ Protocol::attempt ─▶ ours │ taken │ no answer
 //!              │  waits: jitter, or the message of a release, at most the rest of the lease
 //!              │  doubts: an attempt without a reply may hold the lock, so giving up undoes it
 //!              ▼  counts the lease from before the request, less the clocks' drift
@@ -69,7 +69,7 @@ pub use self::{multi::MultiLock, redlock::Redlock, reentrant::ReentrantLock};
 pub use error::{Answer, LockError};
 pub use hold::{Hold, Lost, Why, drift};
 pub use lock::{Acquired, Guard, Lock, Released};
-pub use protocol::{Attempt, Claim, Ending, Lease, Protocol};
+pub use protocol::{Attempt, Claim, Ending, Lease, Ours, Protocol};
 pub use set_px_no_owner::SetPxNoOwner;
 pub use setnx_expire::SetnxExpire;
 pub use setnx_getset::SetnxGetset;

@@ -58,14 +58,9 @@ impl<R: Rule> Nodes<R> {
     /// Whether enough nodes say yes; an error if too few answer.
     fn decide(&self, answers: Vec<Answer<bool>>) -> Answer<bool> {
         let needed = R::needed(self.lines.len()).max(1);
-        let (mut yes, mut answered, mut silent) = (0, 0, None);
-        for answer in answers {
-            match answer {
-                Ok(answer) => (yes, answered) = (yes + usize::from(answer), answered + 1),
-                Err(error) => silent = Some(error),
-            }
-        }
-        match silent {
+        let yes = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
+        let answered = answers.iter().filter(|answer| answer.is_ok()).count();
+        match answers.into_iter().filter_map(Result::err).last() {
             _ if yes >= needed => Ok(true),
             // Where no node can be missed, its own error says more.
             Some(error) if answered < needed && needed == self.lines.len() => Err(error),

@@ -1,6 +1,7 @@
 //! One kind of lock, as the driver drives it.
 
-use crate::{error::Answer, hold::Hold, lock::Released, wire::Line};
+use crate::lock::{Acquired, Released};
+use crate::{error::Answer, hold::Hold, wire::Line};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -92,24 +93,30 @@ pub struct Lease {
 }
 
 /// The answer to one request for a lock.
-pub enum Attempt {
-    /// `earlier`: an attempt before this one took it, and its lease has run since then.
-    Ours {
-        fencing: Option<u64>,
-        earlier: bool,
-    },
-    Taken {
-        remaining: Option<Duration>,
-    },
+pub type Attempt = Acquired<Ours>;
+
+/// What the server has granted.
+#[derive(Debug, Default)]
+pub struct Ours {
+    pub fencing: Option<u64>,
+    /// An attempt before this one took it, and its lease has run since then.
+    pub earlier: bool,
 }
 
 impl Attempt {
     /// Of a lock that knows no more than this.
     pub fn ours(ours: bool) -> Self {
-        if ours {
-            Self::Ours { fencing: None, earlier: false }
-        } else {
-            Self::Taken { remaining: None }
+        if ours { Self::Held(Ours::default()) } else { Self::Contended { remaining: None } }
+    }
+
+    /// As a script answers: 1 and its number if it is ours now, 2 if it was before; 0 and the
+    /// milliseconds that are left to another.
+    pub(crate) fn numbered(outcome: u8, number: i64) -> Self {
+        // Negative: a key without a lease is not of this kind.
+        let number = u64::try_from(number).ok();
+        match outcome {
+            0 => Self::Contended { remaining: number.map(Duration::from_millis) },
+            outcome => Self::Held(Ours { fencing: number, earlier: outcome == 2 }),
         }
     }
 }

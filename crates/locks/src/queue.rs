@@ -98,7 +98,7 @@ impl<'a> Place<'a> {
             let before = self.path(&queue[turn - 1].1);
             //= CURE each watches its predecessor only: a release wakes one, not the herd
             if let (Some(_), changed) = self.session.watch(&before).await? {
-                let _ = timeout_at(deadline, changed.fires()).await;
+                let _ = timeout_at(deadline, changed).await;
             }
             // The predecessor has gone, which need not make us first.
         }

@@ -65,7 +65,7 @@ type Count = Arc<AtomicU32>;
 impl Held<ReentrantLock> {
     /// How often the owner had it when this was taken, this one included.
     pub fn count(&self) -> u32 {
-        self.undo.claim.own.load(Relaxed)
+        self.claim.own.load(Relaxed)
     }
 }
 
@@ -84,14 +84,10 @@ impl Protocol for ReentrantLock {
         let call = ACQUIRE.on(&[&claim.name, &format!("{}:fence", claim.name)]).arg(&*self.owner);
         //= CURE every attempt carries the request's token: one that comes twice counts once
         let call = call.arg(&*claim.token).arg(millis(self.lease.time));
-        let (ours, number, count): (bool, i64, u32) = self.line.ask(&call).await?;
-        claim.own.store(count, Relaxed);
-        let number = u64::try_from(number).ok();
-        if !ours {
-            return Ok(Attempt::Taken { remaining: number.map(Duration::from_millis) });
-        }
         // The script lets the lease begin anew, so it is not an earlier one.
-        Ok(Attempt::Ours { fencing: number, earlier: false })
+        let (outcome, number, count): (u8, i64, u32) = self.line.ask(&call).await?;
+        claim.own.store(count, Relaxed);
+        Ok(Attempt::numbered(outcome, number))
     }
 
     async fn renew(&self, claim: &Claim<Count>) -> Answer<bool> {

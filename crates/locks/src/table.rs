@@ -73,8 +73,11 @@ impl Protocol for TableLock {
         let (version, left): (Option<i64>, Option<i64>) = asked.await?.unwrap_or_default();
         let number = |number| u64::try_from(number).ok();
         Ok(match version {
-            Some(version) => Attempt::Ours { fencing: number(version), earlier: false },
-            None => Attempt::Taken { remaining: left.and_then(number).map(Duration::from_millis) },
+            Some(version) => Attempt::Held(Ours { fencing: number(version), earlier: false }),
+            None => {
+                let remaining = left.and_then(number).map(Duration::from_millis);
+                Attempt::Contended { remaining }
+            }
         })
     }
 

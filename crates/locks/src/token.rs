@@ -72,12 +72,7 @@ impl TokenLock {
         let lease = millis(self.lease.time);
         let call = ACQUIRE.on(&[&claim.name, &fence]).arg(&*claim.token).arg(lease);
         let (outcome, number): (u8, i64) = self.line.ask(&call).await?;
-        // Negative: a key without a lease is not of this kind.
-        let number = u64::try_from(number).ok();
-        Ok(match outcome {
-            0 => Attempt::Taken { remaining: number.map(Duration::from_millis) },
-            outcome => Attempt::Ours { fencing: number, earlier: outcome == 2 },
-        })
+        Ok(Attempt::numbered(outcome, number))
     }
 }
 
@@ -105,7 +100,7 @@ impl Protocol for TokenLock {
             self.line.ask(set.arg("PX").arg(millis(self.lease.time))).await?;
         Ok(match before {
             Some(holder) if holder != *claim.token => Attempt::ours(false),
-            before => Attempt::Ours { fencing: None, earlier: before.is_some() },
+            before => Attempt::Held(Ours { fencing: None, earlier: before.is_some() }),
         })
     }
 

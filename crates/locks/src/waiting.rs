@@ -4,9 +4,10 @@
 //! the subscription is seen by the second try, a later one by its message. A lost message costs at
 //! most the rest of the lease.
 
-use super::wire::{Line, Wakeups};
+use crate::hold::later;
+use crate::wire::{Line, Wakeups};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// Between half and one and a half of `pause`, so that clients do not retry in step.
 pub(crate) fn jitter(pause: Duration) -> Duration {
@@ -19,9 +20,15 @@ pub(crate) fn jitter(pause: Duration) -> Duration {
 pub(crate) struct Waiting(Option<Wakeups>);
 
 impl Waiting {
-    /// The lock was asked for.
+    /// The lock was asked for: if it was not free, its release wakes again. Without an answer
+    /// another waiter has to try.
     pub fn asked(&mut self, was_answered: bool) {
-        self.0.iter_mut().for_each(|wakeups| wakeups.asked(was_answered));
+        let message = self.0.as_mut().and_then(|wakeups| wakeups.woken.take());
+        if let Some(message) = message
+            && was_answered
+        {
+            message.forget();
+        } // otherwise it is dropped, which wakes another one
     }
 
     /// Waits until another attempt may succeed. The first time it only subscribes: the lock may
@@ -48,12 +55,9 @@ impl Waiting {
         };
         // A lock without an expiry is not of this kind: nobody announces its end.
         let remaining = remaining.unwrap_or(Duration::from_secs(1)) + Duration::from_millis(1);
-        tokio::select! {
-            is_connected = wakeups.next() => if !is_connected {
-                self.0 = None;
-            },
-            () = sleep(remaining) => {}
-            () = sleep_until(deadline) => {}
+        let is_connected = timeout_at(deadline.min(later(remaining)), wakeups.next()).await;
+        if is_connected == Ok(false) {
+            self.0 = None;
         }
     }
 }

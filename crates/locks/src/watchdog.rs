@@ -26,16 +26,11 @@ use tracing::{debug, trace};
 /// A task beside one holder. Dropping it ends it.
 pub type Watchdog = AbortOnDropHandle<()>;
 
-pub(crate) fn start(task: impl Future<Output = ()> + Send + 'static) -> Watchdog {
+pub fn start(task: impl Future<Output = ()> + Send + 'static) -> Watchdog {
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
-pub(crate) async fn renew<P: Protocol>(
-    protocol: P,
-    claim: Claim<P::Own>,
-    hold: Hold,
-    lease: Duration,
-) {
+pub async fn renew<P: Protocol>(protocol: P, claim: Claim<P::Own>, hold: Hold, lease: Duration) {
     let mut pause = lease / 3;
     loop {
         //= CURE every third of the lease, for as long as the holder lives

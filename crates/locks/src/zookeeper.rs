@@ -40,7 +40,7 @@ pub type ZooKeeperGuard = Held<ZooKeeperLock>;
 impl ZooKeeperGuard {
     /// The holder's node.
     pub fn path(&self) -> &str {
-        self.undo.claim.own.turn.get().map_or("", |(_, path)| path)
+        self.claim.own.turn.get().map_or("", |(_, path)| path)
     }
 }
 
@@ -61,7 +61,7 @@ impl Protocol for ZooKeeperLock {
         place.enter(&claim.own).await?;
         let Some((path, czxid)) = place.queue(deadline).await? else {
             place.leave().await?;
-            return Ok(Attempt::Taken { remaining: None });
+            return Ok(Attempt::ours(false));
         };
         if !session.is_connected() {
             return Err(ZooError::InDoubt("the connection is gone".to_owned()).into());
@@ -69,7 +69,7 @@ impl Protocol for ZooKeeperLock {
         let _first = claim.own.turn.set((session, path));
         trace!(czxid, "first in the queue");
         //= CURE the czxid of the holder's node grows from holder to holder: a fencing token
-        Ok(Attempt::Ours { fencing: Some(czxid), earlier: false })
+        Ok(Attempt::Held(Ours { fencing: Some(czxid), earlier: false }))
     }
 
     async fn release(&self, claim: &Claim<Arc<Own>>, ending: Ending<'_>) -> Answer<Released> {
@@ -118,7 +118,7 @@ async fn until_gone(session: &ZooSession, path: &str) -> Why {
     loop {
         match session.watch(path).await {
             // It fires for a broken connection, too.
-            Ok((Some(_), changed)) => changed.fires().await,
+            Ok((Some(_), changed)) => changed.await,
             Ok((None, _)) => return Why::NotOurs,
             Err(error) if error.is_final() => return Why::SessionGone,
             Err(_) => sleep(PAUSE).await,

@@ -37,6 +37,13 @@ pub struct Streams {
     draining: CancellationToken,
 }
 
+/// For a process without a front.
+impl Default for Streams {
+    fn default() -> Self {
+        Self::new(false, CancellationToken::new())
+    }
+}
+
 impl Streams {
     pub fn new(by_address: bool, draining: CancellationToken) -> Self {
         let most_of_address = by_address.then_some(MOST_STREAMS_OF_ADDRESS);

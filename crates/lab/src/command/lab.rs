@@ -1,10 +1,12 @@
 //! The lab without a browser: what strategies there are, and how each fares under the same storm.
 
 use super::grade::{self, Grade};
-use super::{CommandError, OpenLab, Output, export, in_json, new, option, progress, refused};
+use super::{
+    Asked, CommandError, OpenLab, Output, export, in_json, new, option, progress, refused,
+};
 use crate::catalogue::{ArenaOption, StrategyBody, in_words};
 use crate::limits::{MOST_NODES, MOST_PER_USER, MOST_STOCK};
-use crate::options::{GENERAL, Options};
+use crate::options::GENERAL;
 use crate::strategies::{self, STRATEGIES};
 use crate::strategy::{Language, Strategy};
 use crate::terminal::{complain, print};
@@ -12,6 +14,7 @@ use crate::{
     arena::Arena, definition::Wanted, error::LabError, report, service::Lab, storm::Storm,
     trial::Trial,
 };
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -28,19 +31,9 @@ pub enum LabCommand<S: Args> {
         output: Output,
     },
     /// Order numbers: their parts, and how they survive failures, measured and tried now
-    Ids {
-        #[command(flatten)]
-        output: Output,
-        #[command(flatten)]
-        store: Box<S>,
-    },
+    Ids(Asked<S>),
     /// Compare all locks: what each promises, and what it costs here
-    Locks {
-        #[command(flatten)]
-        output: Output,
-        #[command(flatten)]
-        store: Box<S>,
-    },
+    Locks(Asked<S>),
     /// Write the theatre, the locks, the order numbers and a race of every preset as static pages
     ///
     /// Everything is played here and recorded, so that the pages need no server. They work from any
@@ -67,9 +60,7 @@ pub enum LabCommand<S: Args> {
         #[arg(value_name = "STRATEGY", value_parser = strategy())]
         strategy: &'static Strategy,
         #[command(flatten)]
-        output: Output,
-        #[command(flatten)]
-        store: Box<S>,
+        asked: Asked<S>,
     },
     /// Storm strategies, one after the other, on the same stock. Exits 1 if one broke its promise
     Run {
@@ -120,8 +111,7 @@ pub struct RunArgs {
     output: Output,
 }
 
-fn strategy() -> impl clap::builder::TypedValueParser<Value = &'static Strategy> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
+fn strategy() -> impl TypedValueParser<Value = &'static Strategy> {
     PossibleValuesParser::new(strategies::all().map(|strategy| strategy.id))
         .try_map(|id| strategies::find(&id).ok_or("no such strategy"))
 }
@@ -133,12 +123,12 @@ pub async fn run<S: Args, E: From<CommandError>>(
 ) -> Result<ExitCode, E> {
     match command {
         LabCommand::List { strategy, output } => print(&list(strategy, &output)?),
-        LabCommand::Ids { output, store } => {
+        LabCommand::Ids(Asked { output, store }) => {
             let ids = async |lab: &Lab| lab.theatre.ids(output.lang).await;
             let ids = open(&store).await?.with(ids).await.map_err(refused)?;
             print(&output.shown(&ids, "sections.txt")?);
         }
-        LabCommand::Locks { output, store } => {
+        LabCommand::Locks(Asked { output, store }) => {
             let locks = async |lab: &Lab| lab.locks(output.lang).await;
             let locks = open(&store).await?.with(locks).await;
             let why = |error| refused(format!("the locks could not be measured: {error}"));
@@ -150,7 +140,7 @@ pub async fn run<S: Args, E: From<CommandError>>(
             print(&export::run(&folder, open).await.map_err(refused)?);
         }
         LabCommand::New { name } => print(&new::run(&name)?),
-        LabCommand::Grade { strategy, output, store } => {
+        LabCommand::Grade { strategy, asked: Asked { output, store } } => {
             let graded = async |lab: &Lab| graded(strategy, lab, output.lang).await;
             let graded = open(&store).await?.with(graded).await?;
             print(&output.shown(&graded, "grade.txt")?);
@@ -243,12 +233,6 @@ impl RunArgs {
     }
 }
 
-impl Lane {
-    fn options(&self) -> Result<Options, LabError> {
-        Options::read(self.strategy, &self.trial.wanted.all_options())
-    }
-}
-
 /// The counter decides, whether the lock in front of it is there or not.
 const COUNTER_BEHIND_A_LOCK: &str = "lock-and-hincrby";
 
@@ -302,7 +286,7 @@ async fn run_all(lanes: Vec<Lane>, lab: &Lab, language: Language) -> Result<Vec<
         let outcome = match lane.trial.run(lab, language, watch).await {
             Ok(verdict) => Ok(report::Run {
                 verdict,
-                options: lane.options()?.0,
+                options: lane.trial.wanted.definition()?.options.0,
                 storm: Some(lane.trial.storm),
             }),
             Err(LabError::StrategyUnavailable(why)) => Err(why.say(language).to_owned()),
@@ -327,7 +311,8 @@ fn check(args: &RunArgs, lanes: &[Lane]) -> Result<(), String> {
     }
     args.storm.check().map_err(|error| error.to_string())?;
     // One strategy may lack an option; if all of the chosen lack it, it is a mistake.
-    let refusals: Vec<_> = lanes.iter().filter_map(|lane| lane.options().err()).collect();
+    let refusals = lanes.iter().filter_map(|lane| lane.trial.wanted.definition().err());
+    let refusals: Vec<_> = refusals.collect();
     match (&refusals[..], lanes) {
         ([refusal], [_]) => Err(refusal.to_string()),
         ([.., refusal], _) if refusals.len() == lanes.len() => {

@@ -1,9 +1,10 @@
 //! The lock theatre without a browser.
 
-use super::{CommandError, OpenLab, Output, in_json, option, refused};
+use super::{Asked, CommandError, OpenLab, Output, in_json, option, refused};
 use crate::lessons::terminal::{self as drawing, Style};
 use crate::lessons::{self, LESSONS, lesson::Lesson};
 use crate::{Lab, strategy::Language, terminal::print};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 use std::io::{self, IsTerminal};
@@ -24,14 +25,11 @@ pub enum LessonCommand<S: Args> {
         #[arg(long, value_name = "NAME=VALUE", value_parser = option)]
         option: Vec<(String, String)>,
         #[command(flatten)]
-        output: Output,
-        #[command(flatten)]
-        store: Box<S>,
+        asked: Asked<S>,
     },
 }
 
-fn lesson() -> impl clap::builder::TypedValueParser<Value = &'static Lesson> {
-    use clap::builder::{PossibleValuesParser, TypedValueParser};
+fn lesson() -> impl TypedValueParser<Value = &'static Lesson> {
     PossibleValuesParser::new(LESSONS.iter().map(|lesson| lesson.id))
         .try_map(|id| lessons::find(&id).ok_or("no such lesson"))
 }
@@ -48,7 +46,7 @@ pub async fn run<S: Args, E: From<CommandError>>(
             let words = || drawing::list(&lessons, style(output.lang));
             print(&if output.json { in_json(&lessons) } else { words().map_err(refused)? });
         }
-        LessonCommand::Play { lesson, option, output, store } => {
+        LessonCommand::Play { lesson, option, asked: Asked { output, store } } => {
             let options = option.into_iter().map(|(name, value)| (name, Value::from(value)));
             let options: Map<String, Value> = options.collect();
             // A slip of the hand is told before any server is started.

@@ -54,6 +54,15 @@ pub struct Output {
     json: bool,
 }
 
+/// How to say it, and where the stores are.
+#[derive(Args)]
+pub struct Asked<S: Args> {
+    #[command(flatten)]
+    output: Output,
+    #[command(flatten)]
+    store: Box<S>,
+}
+
 impl Output {
     /// In JSON, or laid out by this template.
     fn shown(&self, body: &impl serde::Serialize, template: &str) -> Result<String, CommandError> {

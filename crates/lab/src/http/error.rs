@@ -2,6 +2,7 @@
 
 use crate::{error::LabError, lessons::error::LessonError};
 use std::time::Duration;
+use stores::{postgres, redis};
 use web::kinds;
 use web::problem::{away, internal};
 
@@ -59,10 +60,8 @@ impl From<LabError> for Problem {
             LabError::LessonUnavailable(why) => Self::with_detail(&LESSON_UNAVAILABLE, why.en),
             LabError::TooManyPlays => Self::rate_limited(RETRY_PLAY),
             LabError::Lesson(error) => error.into(),
-            LabError::Postgres(error) if stores::postgres::is_away(&error) => {
-                away("postgres", &error)
-            }
-            LabError::Redis(error) if stores::redis::is_away(&error) => away("redis", &error),
+            LabError::Postgres(error) if postgres::is_away(&error) => away("postgres", &error),
+            LabError::Redis(error) if redis::is_away(&error) => away("redis", &error),
             LabError::Postgres(error) => internal("postgres", &error),
             LabError::Redis(error) => internal("redis", &error),
             LabError::Text(error) => internal("a text", &error),
@@ -75,8 +74,8 @@ impl From<LessonError> for Problem {
         let away = match &error {
             LessonError::TooSlow(_) | LessonError::StoodStill => true,
             LessonError::Lock(error) => error.is_unreachable(),
-            LessonError::Redis(error) => stores::redis::is_away(error),
-            LessonError::Postgres(error) => stores::postgres::is_away(error),
+            LessonError::Redis(error) => redis::is_away(error),
+            LessonError::Postgres(error) => postgres::is_away(error),
             LessonError::NoServer(_) => {
                 return Self::with_detail(&LESSON_UNAVAILABLE, error.to_string());
             }

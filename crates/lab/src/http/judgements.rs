@@ -11,7 +11,7 @@ use axum::http::{StatusCode, header::CONTENT_SECURITY_POLICY};
 use axum::response::{Html, IntoResponse, Response, sse::Event};
 use futures_util::Stream;
 use judge::report::Verdict;
-use judge::verdict::{Code, Finding, Kind as Wrong};
+use judge::verdict::{Code, Finding, Kind};
 use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
@@ -128,26 +128,26 @@ impl<'a> Judged<'a> {
             Err(why) => (Verdict::Undecided, &[][..], std::slice::from_ref(why)),
         };
         let doubt_codes = end.as_ref().map_or(&[Code::Run][..], |report| &report.doubt_codes);
-        let count = |kind: Wrong| {
+        let count = |kind: Kind| {
             let of_kind = findings.iter().filter(|finding| finding.kind == kind);
             of_kind.map(|finding| finding.count).sum::<usize>()
         };
         let has_no_member = |finding: &&Finding| match finding.kind {
-            Wrong::Oversold | Wrong::SoldTwice | Wrong::AcknowledgedAndLost => false,
-            Wrong::Undersold | Wrong::FalseSoldOut => false,
-            Wrong::OrderIdTwice | Wrong::StoredNotAcknowledged => true,
-            Wrong::KeyAnsweredDifferently | Wrong::WrongRemaining => true,
+            Kind::Oversold | Kind::SoldTwice | Kind::AcknowledgedAndLost => false,
+            Kind::Undersold | Kind::FalseSoldOut => false,
+            Kind::OrderIdTwice | Kind::StoredNotAcknowledged => true,
+            Kind::KeyAnsweredDifferently | Kind::WrongRemaining => true,
         };
         let stored = end.as_ref().ok().and_then(|report| report.stored).unwrap_or(0);
         progress.sold = progress.sold.max(stored as u64);
-        progress.oversold = count(Wrong::Oversold) as u64;
-        progress.duplicates = progress.duplicates.max(count(Wrong::SoldTwice) as u64);
+        progress.oversold = count(Kind::Oversold) as u64;
+        progress.duplicates = progress.duplicates.max(count(Kind::SoldTwice) as u64);
         Self {
             progress,
             verdict,
             stock: judgement.stock,
-            undersold: count(Wrong::Undersold),
-            lost: count(Wrong::AcknowledgedAndLost),
+            undersold: count(Kind::Undersold),
+            lost: count(Kind::AcknowledgedAndLost),
             broken: findings.iter().filter(has_no_member).count(),
             findings,
             doubts,

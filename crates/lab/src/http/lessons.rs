@@ -11,7 +11,8 @@ use futures_util::Stream;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::str::FromStr;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use utoipa::ToSchema;
 use web::body::{self, OptionalJson};
 use web::events::{event, told};
@@ -22,8 +23,7 @@ use web::{problem::Kind, refusals};
 refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(PlayRefusals:
     NOT_FOUND, LESSON_NOT_FOUND, REQUEST_TIMEOUT, LESSON_UNAVAILABLE, TOO_LARGE,
-        UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED,
-    UNAVAILABLE
+    UNSUPPORTED_MEDIA_TYPE, INVALID, RATE_LIMITED, UNAVAILABLE
 );
 
 /// Every lesson: the failure, how it is forced, the cure, the knobs.
@@ -46,18 +46,15 @@ pub struct PlayRequest {
     options: Map<String, Value>,
 }
 
-/// A lesson that there is.
-pub struct LessonId(&'static Lesson);
-
-impl FromStr for LessonId {
+impl FromStr for &'static Lesson {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        lessons::find(text).map(Self).ok_or(())
+        lessons::find(text).ok_or(())
     }
 }
 
-impl Named for LessonId {
+impl Named for &'static Lesson {
     const MISSING: &'static Kind = &LESSON_NOT_FOUND;
 }
 
@@ -76,7 +73,7 @@ impl Named for LessonId {
 pub async fn play(
     TheLab(lab): TheLab,
     visitor: Visitor,
-    Id(LessonId(lesson)): Id<LessonId>,
+    Id(lesson): Id<&'static Lesson>,
     Spoken(language): Spoken,
     headers: HeaderMap,
     OptionalJson(request): OptionalJson<PlayRequest>,
@@ -112,7 +109,7 @@ fn refused(error: LabError, language: Language) -> Problem {
 fn follow(
     lesson: &'static Lesson,
     mut moments: mpsc::UnboundedReceiver<Moment>,
-    playing: oneshot::Receiver<Result<lessons::timeline::Timeline, LessonError>>,
+    playing: JoinHandle<Result<lessons::timeline::Timeline, LessonError>>,
     language: Language,
 ) -> impl Stream<Item = Event> + Send {
     told(move |tell| async move {

@@ -4,8 +4,9 @@ use crate::service::Lab;
 use std::sync::Arc;
 use web::{events::Streams, proxies::ProxyTrust};
 
-/// What the lab's handlers work with.
-#[derive(Clone)]
+/// What the lab's handlers work with. The default is no lab: for the document, which has its routes
+/// all the same.
+#[derive(Clone, Default)]
 pub struct LabState {
     /// `None`: every lab route answers 404.
     pub lab: Option<Arc<Lab>>,
@@ -17,17 +18,4 @@ pub struct LabState {
     pub own_ports: Arc<[u16]>,
     /// Whether one address may have only so much.
     pub limits: bool,
-}
-
-/// No lab: for the document, which has its routes all the same.
-impl Default for LabState {
-    fn default() -> Self {
-        Self {
-            lab: None,
-            streams: Streams::new(false, Default::default()),
-            trust_proxy: ProxyTrust::Nobody,
-            own_ports: Arc::default(),
-            limits: false,
-        }
-    }
 }

@@ -22,14 +22,14 @@ async fn for_ever(stage: &Stage) -> Result {
     if stage.options().is("crash", "after") {
         stage.until_gone(REDIS_NODE, LOCK).await?;
     }
-    let trying = bob.acquires(&lock(&bob, LONG, Repair::Never)?, ZERO);
+    let trying = bob.acquires(&lock(&bob, LONG, Repair::Never), ZERO);
     let _his = trying.rest("try").await??;
     stage.ends(stage.is_stuck(REDIS_NODE).await?)
 }
 
 /// Alice takes the lock and dies: before its EXPIRE, or after it.
 async fn dead_lock(stage: &Stage, alice: Client) -> Result {
-    let mut taking = alice.acquires(&lock(&alice, stage.lease(), Repair::Never)?, ZERO);
+    let mut taking = alice.acquires(&lock(&alice, stage.lease(), Repair::Never), ZERO);
     taking.next("setnx").await?;
     alice.stands().await?;
     if stage.options().is("crash", "after") {
@@ -42,8 +42,8 @@ async fn dead_lock(stage: &Stage, alice: Client) -> Result {
 async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     dead_lock(stage, alice).await?;
-    let mut his = bob.acquires(&AnyRepair::new(bob.line()?, LONG, repair), ZERO);
-    let mut hers = carol.acquires(&AnyRepair::new(carol.line()?, LONG, repair), ZERO);
+    let mut his = bob.acquires(&AnyRepair::new(bob.line(), LONG, repair), ZERO);
+    let mut hers = carol.acquires(&AnyRepair::new(carol.line(), LONG, repair), ZERO);
     for doing in [&mut his, &mut hers] {
         doing.next("try").await?;
         doing.next("look").await?;
@@ -56,15 +56,15 @@ async fn both_repair(stage: &Stage, act: &str, repair: Option<Repair>) -> Result
 async fn only_expire(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("only-expire", EVERYBODY).await?;
     dead_lock(stage, alice).await?;
-    let mut his = bob.acquires(&lock(&bob, stage.lease(), Repair::OnlyExpire)?, ZERO);
-    let mut hers = carol.acquires(&lock(&carol, stage.lease(), Repair::OnlyExpire)?, ZERO);
+    let mut his = bob.acquires(&lock(&bob, stage.lease(), Repair::OnlyExpire), ZERO);
+    let mut hers = carol.acquires(&lock(&carol, stage.lease(), Repair::OnlyExpire), ZERO);
     his.next("try").await?;
     hers.next("try").await?;
     let _his = his.rest("repair").await??;
     let _hers = hers.rest("repair-too").await??;
     stage.until_gone(REDIS_NODE, LOCK).await?;
     for client in [&bob, &carol] {
-        let trying = client.acquires(&lock(client, LONG, Repair::Never)?, ZERO);
+        let trying = client.acquires(&lock(client, LONG, Repair::Never), ZERO);
         let _one_of_them = trying.rest("try-again").await??;
     }
     stage.ends(stage.overlap() || stage.is_stuck(REDIS_NODE).await?)
@@ -72,16 +72,16 @@ async fn only_expire(stage: &Stage) -> Result {
 
 async fn one_command(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("one-command", EVERYBODY).await?;
-    let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
+    let hers = alice.takes(&TokenLock::new(alice.line(), stage.lease()), "acquire").await?;
     alice.crashes(hers, "crash").await?;
     stage.until_gone(REDIS_NODE, LOCK).await?;
-    let _his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try-again").await?;
-    let _hers = carol.tries(&TokenLock::new(carol.line()?, LONG), "try-again").await?;
+    let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try-again").await?;
+    let _hers = carol.tries(&TokenLock::new(carol.line(), LONG), "try-again").await?;
     stage.ends(stage.overlap() || stage.is_stuck(REDIS_NODE).await?)
 }
 
-fn lock(client: &Client, lease: Duration, repair: Repair) -> Result<SetnxExpire> {
-    Ok(SetnxExpire::new(client.line()?, lease).repaired_by(repair))
+fn lock(client: &Client, lease: Duration, repair: Repair) -> SetnxExpire {
+    SetnxExpire::new(client.line(), lease).repaired_by(repair)
 }
 
 /// The lock with one more repair (`None`): DEL, then SETNX, which may delete a sound lock.
@@ -106,7 +106,7 @@ impl Protocol for AnyRepair {
 
     async fn attempt(&self, claim: &Claim, deadline: Instant) -> Answer<Attempt> {
         let tried = self.lock.attempt(claim, deadline).await?;
-        let is_late = Instant::now() >= deadline && matches!(tried, Attempt::Taken { .. });
+        let is_late = Instant::now() >= deadline && matches!(tried, Attempt::Contended { .. });
         if !is_late
             || self.repair.is_some()
             || self.line.ask::<i64>(cmd("PTTL").arg(&*claim.name)).await? != -1

@@ -7,7 +7,8 @@ use redis::cmd;
 use tokio::time::Instant;
 
 pub async fn play(stage: Stage) -> Result {
-    both_take_over(&stage, "del-and-setnx", DeleteAndSetnx::new).await?;
+    let careless = |line, lease, clock| DeleteAndSetnx { line, clock, lease };
+    both_take_over(&stage, "del-and-setnx", careless).await?;
     both_take_over(&stage, "getset", SetnxGetset::new).await?;
     overwritten(&stage).await?;
     fast_clock(&stage, "clock-skew", SetnxGetset::new).await?;
@@ -21,8 +22,8 @@ where
     L: Lock + Clone,
 {
     let [bob, carol] = expired(stage, act).await?;
-    let his = bob.acquires(&lock(stage, &bob, new)?, ZERO);
-    let hers = carol.acquires(&lock(stage, &carol, new)?, ZERO);
+    let his = bob.acquires(&lock(stage, &bob, new), ZERO);
+    let hers = carol.acquires(&lock(stage, &carol, new), ZERO);
     let [his, hers] = race(his, hers).await?;
     let _held = (his?, hers?);
     stage.ends(stage.overlap())
@@ -40,8 +41,8 @@ async fn race<T>(mut his: Doing<T>, mut hers: Doing<T>) -> Result<[T; 2]> {
 async fn overwritten(stage: &Stage) -> Result {
     let [bob, carol] = expired(stage, "overwritten").await?;
     // Bob's work needs long, Carol's does not.
-    let long = SetnxGetset::new(bob.line()?, stage.lease() * 10, bob.clock.clone());
-    let hers = carol.acquires(&lock(stage, &carol, SetnxGetset::new)?, ZERO);
+    let long = SetnxGetset::new(bob.line(), stage.lease() * 10, bob.clock.clone());
+    let hers = carol.acquires(&lock(stage, &carol, SetnxGetset::new), ZERO);
     let [his, hers] = race(bob.acquires(&long, ZERO), hers).await?;
     let _held = (his?, hers?);
     let dave = stage.client("dave");
@@ -49,24 +50,24 @@ async fn overwritten(stage: &Stage) -> Result {
         .set_offset_ms(stage.options().whole("pause_ms") + 2 * stage.options().whole("lease_ms"));
     stage.plays("dave", "time-passes").await?;
     let _daves =
-        dave.acquires(&lock(stage, &dave, SetnxGetset::new)?, ZERO).rest("dave-tries").await??;
+        dave.acquires(&lock(stage, &dave, SetnxGetset::new), ZERO).rest("dave-tries").await??;
     stage.ends(stage.overlap())
 }
 
 /// Alice has the lock, and Bob's clock is ahead.
 async fn fast_clock<L: Lock + Clone>(stage: &Stage, act: &str, new: New<L>) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
-    let _hers = alice.takes(&lock(stage, &alice, new)?, "take").await?;
+    let _hers = alice.takes(&lock(stage, &alice, new), "take").await?;
     bob.clock.set_offset_ms(stage.options().whole("skew_ms"));
     stage.plays("bob", "runs-fast").await?;
-    let _his = bob.acquires(&lock(stage, &bob, new)?, ZERO).rest("bob-tries").await??;
+    let _his = bob.acquires(&lock(stage, &bob, new), ZERO).rest("bob-tries").await??;
     stage.ends(stage.overlap())
 }
 
 /// Alice takes the lock and dies; then time passes, on everybody's clock.
 async fn expired(stage: &Stage, act: &str) -> Result<[Client; 2]> {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
-    let held = alice.takes(&lock(stage, &alice, SetnxGetset::new)?, "acquire").await?;
+    let held = alice.takes(&lock(stage, &alice, SetnxGetset::new), "acquire").await?;
     alice.crashes(held, "crash").await?;
     for client in [&bob, &carol] {
         client.clock.set_offset_ms(stage.options().whole("pause_ms"));
@@ -75,8 +76,8 @@ async fn expired(stage: &Stage, act: &str) -> Result<[Client; 2]> {
     Ok([bob, carol])
 }
 
-fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> Result<L> {
-    Ok(new(client.line()?, stage.lease(), client.clock.clone()))
+fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> L {
+    new(client.line(), stage.lease(), client.clock.clone())
 }
 
 /// The failing variant: it deletes a stamp that is over, and its own by a plain DEL.
@@ -85,12 +86,6 @@ struct DeleteAndSetnx {
     line: Line,
     clock: Clock,
     lease: Duration,
-}
-
-impl DeleteAndSetnx {
-    fn new(line: Line, lease: Duration, clock: Clock) -> Self {
-        Self { line, clock, lease }
-    }
 }
 
 impl Protocol for DeleteAndSetnx {

@@ -11,7 +11,9 @@ pub async fn play(stage: Stage) -> Result {
     } else {
         scene(&stage, "plain-del", SetPxNoOwner::new).await?;
     }
-    scene(&stage, "two-calls", InTwoCalls::new).await?;
+    let in_two_calls =
+        |line: Line, lease| InTwoCalls { lock: TokenLock::new(line.clone(), lease), line };
+    scene(&stage, "two-calls", in_two_calls).await?;
     scene(&stage, "one-script", TokenLock::new).await
 }
 
@@ -23,7 +25,7 @@ async fn scene<L: Lock + Clone>(
 ) -> Result {
     let [alice, bob, carol] = stage.act(act, EVERYBODY).await?;
     stage.show_shop();
-    let hers = alice.takes(&lock(alice.line()?, stage.lease()), "acquire").await?;
+    let hers = alice.takes(&lock(alice.line(), stage.lease()), "acquire").await?;
     let mut unlock = alice.releases(hers);
     if act == "two-calls" {
         unlock.next("compare").await?;
@@ -31,17 +33,17 @@ async fn scene<L: Lock + Clone>(
     alice.stands().await?;
     alice.pauses(REDIS_NODE, "pause").await?;
 
-    let his = bob.tries(&lock(bob.line()?, LONG), "bob-tries").await?;
+    let his = bob.tries(&lock(bob.line(), LONG), "bob-tries").await?;
     let seen_by_bob = reads_if_it_holds(stage, &bob, &his).await?;
     let _ = unlock.rest("unlock").await??;
-    let hers_too = carol.tries(&lock(carol.line()?, LONG), "carol-tries").await?;
+    let hers_too = carol.tries(&lock(carol.line(), LONG), "carol-tries").await?;
     let seen_by_carol = reads_if_it_holds(stage, &carol, &hers_too).await?;
     for (client, seen) in [(&bob, seen_by_bob), (&carol, seen_by_carol)] {
         if seen > 0 {
             stage.shop().sell(client, seen, "sell").await?;
         }
     }
-    stage.ends(stage.overlap() && stage.shop().oversold().await? > 0)
+    stage.ends(stage.overlap() && stage.shop().is_oversold().await?)
 }
 
 async fn reads_if_it_holds<G>(stage: &Stage, client: &Client, held: &Option<G>) -> Result<i32> {
@@ -56,12 +58,6 @@ async fn reads_if_it_holds<G>(stage: &Stage, client: &Client, held: &Option<G>) 
 struct InTwoCalls {
     line: Line,
     lock: TokenLock,
-}
-
-impl InTwoCalls {
-    fn new(line: Line, lease: Duration) -> Self {
-        Self { lock: TokenLock::new(line.clone(), lease), line }
-    }
 }
 
 impl Protocol for InTwoCalls {

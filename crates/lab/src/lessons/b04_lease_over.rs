@@ -26,10 +26,10 @@ async fn long_pause(
         let lock = kind(TokenLock::new(line, lease));
         if fenced { lock.fenced() } else { lock }
     };
-    let hers = alice.takes(&lock(alice.line()?, stage.lease()), "acquire").await?;
+    let hers = alice.takes(&lock(alice.line(), stage.lease()), "acquire").await?;
     let seen = stage.shop().read(&alice, "read-stock").await?;
     alice.pauses(REDIS_NODE, "pause").await?;
-    let his = bob.tries(&lock(bob.line()?, LONG), "try").await?;
+    let his = bob.tries(&lock(bob.line(), LONG), "try").await?;
     if let Some(his) = &his {
         let seen = stage.shop().read(&bob, "read-stock").await?;
         stage.shop().sells(&bob, seen, his.fencing(), "bob-sells").await?;
@@ -42,14 +42,14 @@ async fn long_pause(
 async fn long_work(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("watchdog", ["alice", "bob"]).await?;
     stage.show_shop();
-    let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
+    let lock = TokenLock::new(alice.line(), stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
     // As many renewals as her work lasts, and two at least.
     let third = stage.lease().as_millis().max(3) / 3;
     for _ in 0..(stage.pause().as_millis() / third).clamp(2, 6) {
         alice.watchdog().goes("renew").await?;
     }
-    let his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
+    let his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     let seen = stage.shop().read(&alice, "read-stock").await?;
     if his.is_some() {
         let seen = stage.shop().read(&bob, "read-stock").await?;
@@ -57,7 +57,7 @@ async fn long_work(stage: &Stage) -> Result {
     }
     stage.shop().sell(&alice, seen, "sell").await?;
     let _ = alice.unlocks(hers, "unlock").await?;
-    stage.ends(stage.overlap() || stage.shop().oversold().await? > 0)
+    stage.ends(stage.overlap() || stage.shop().is_oversold().await?)
 }
 
 pub const LESSON: Lesson = Lesson {

@@ -1,7 +1,8 @@
 //! B5: a reentrant lock, a lost reply, a retry: count 2, never freed.
 
 use super::prelude::*;
-use locks::{ReentrantLock, lua, wire::LuaScript};
+use locks::wire::{LuaScript, ScriptCall, millis};
+use locks::{ReentrantLock, lua};
 use redis::RedisError;
 
 pub async fn play(stage: Stage) -> Result {
@@ -11,7 +12,7 @@ pub async fn play(stage: Stage) -> Result {
 
 async fn counting(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("counting", ["alice", "bob"]).await?;
-    let lock = CountingLock::of(&alice, stage)?;
+    let lock = CountingLock::of(&alice, stage);
     let taking = alice.does(lock.clone().acquire());
     let got_it = acquires(stage, &alice, taking).await??;
     alice.believes(got_it);
@@ -22,17 +23,17 @@ async fn counting(stage: &Stage) -> Result {
         alice.watchdog().goes("renew").await?;
         let _ = renewing.end().await??;
     }
-    let got_in = bob.does(CountingLock::of(&bob, stage)?.acquire()).last("try").await??;
+    let got_in = bob.does(CountingLock::of(&bob, stage).acquire()).last("try").await??;
     bob.believes(got_in);
     stage.ends(!got_in && !stage.is_believed())
 }
 
 async fn request_id(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("request-id", ["alice", "bob"]).await?;
-    let taking = alice.acquires(&ReentrantLock::new(alice.line()?, LONG), LONG);
+    let taking = alice.acquires(&ReentrantLock::new(alice.line(), LONG), LONG);
     let hers = alice.must_hold(acquires(stage, &alice, taking).await?)?;
     let _ = alice.unlocks(hers, "unlock").await?;
-    let his = bob.tries(&ReentrantLock::new(bob.line()?, LONG), "try").await?;
+    let his = bob.tries(&ReentrantLock::new(bob.line(), LONG), "try").await?;
     stage.ends(his.is_none() && !stage.is_believed())
 }
 
@@ -51,7 +52,7 @@ struct CountingLock {
     line: Line,
     name: String,
     owner: String,
-    lease_ms: u64,
+    lease: Duration,
 }
 
 static ACQUIRE: LuaScript = lua!("counting_acquire.lua");
@@ -59,14 +60,17 @@ static RELEASE: LuaScript = lua!("counting_release.lua");
 static RENEW: LuaScript = lua!("counting_renew.lua");
 
 impl CountingLock {
-    fn of(client: &Client, stage: &Stage) -> Result<Self> {
-        let line = client.line()?;
-        let lease_ms = u64::try_from(stage.lease().as_millis()).unwrap_or(1_000);
-        Ok(Self { owner: line.unique_token(), line, name: stage.key(LOCK), lease_ms })
+    fn of(client: &Client, stage: &Stage) -> Self {
+        let (line, lease) = (client.line(), stage.lease());
+        Self { owner: line.unique_token(), line, name: stage.key(LOCK), lease }
+    }
+
+    fn call(&self, script: &'static LuaScript) -> ScriptCall {
+        script.on(&[&self.name]).arg(&self.owner).arg(millis(self.lease))
     }
 
     async fn acquire(self) -> Result<bool, RedisError> {
-        let call = ACQUIRE.on(&[&self.name]).arg(&self.owner).arg(self.lease_ms);
+        let call = self.call(&ACQUIRE);
         let left: Option<i64> = match self.line.send(&call).await {
             //= FLAW Nobody knows whether the first attempt counted; this one counts again.
             Err(error) if error.is_io_error() => self.line.send(&call).await?,
@@ -75,14 +79,13 @@ impl CountingLock {
         Ok(left.is_none())
     }
 
+    /// Answers how often it is still held.
     async fn release(self) -> Result<i64, RedisError> {
-        let call = RELEASE.on(&[&self.name]).arg(&self.owner).arg(self.lease_ms);
-        self.line.send(&call).await
+        self.line.send(&self.call(&RELEASE)).await
     }
 
     async fn renew(self) -> Result<bool, RedisError> {
-        let call = RENEW.on(&[&self.name]).arg(&self.owner).arg(self.lease_ms);
-        self.line.send(&call).await
+        self.line.send(&self.call(&RENEW)).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use locks::wire::{LuaScript, ScriptCall, millis};
-use locks::{TokenLock, token};
+use locks::{Protocol, TokenLock, token};
 use redis::RedisError;
 use tokio::time::sleep;
 
@@ -30,7 +30,7 @@ async fn for_ever(stage: &Stage) -> Result {
     } else {
         let _ = unlocking.last("unlock").await?;
     }
-    let his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
+    let his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     stage.ends(his.is_none() && !stage.is_believed())
 }
 
@@ -45,47 +45,50 @@ async fn one_error(stage: &Stage) -> Result {
     } else {
         alice.watchdog().goes("renew").await?;
     }
-    let _his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
+    let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     stage.ends(stage.overlap())
 }
 
 async fn ends_first(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("ends-first", ["alice", "bob"]).await?;
-    let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
+    let lock = TokenLock::new(alice.line(), stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
     alice.watchdog().goes("renew").await?;
     let unlocking = alice.releases(hers);
     if breaks(stage) {
-        let _failed = unlocking.rest_fails("unlock-fails").await?;
+        for _ in 0..TokenLock::RELEASES {
+            alice.next().fails("unlock-fails").await?;
+        }
+        let _failed = unlocking.end().await?;
         stage.until_gone(REDIS_NODE, LOCK).await?;
     } else {
         let _ = unlocking.rest("unlock").await??;
     }
-    let his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
+    let his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     stage.ends(his.is_none() || stage.overlap())
 }
 
 async fn tries_again(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("tries-again", ["alice", "bob"]).await?;
-    let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
+    let lock = TokenLock::new(alice.line(), stage.lease()).renewed();
     let _hers = alice.takes(&lock, "acquire").await?;
     if breaks(stage) {
         alice.watchdog().fails("renew-fails").await?;
     }
     alice.watchdog().goes("renew-again").await?;
-    let _his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
+    let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     stage.ends(stage.overlap())
 }
 
 async fn is_told(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("is-told", ["alice", "bob"]).await?;
-    let lock = TokenLock::new(alice.line()?, stage.lease()).renewed();
+    let lock = TokenLock::new(alice.line(), stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
     // Nobody answers the watchdog: its request stays in the gate.
     alice.loses(&hers).await?;
     stage.happens("alice", "lost").await?;
     stage.until_gone(REDIS_NODE, LOCK).await?;
-    let _his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
+    let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     stage.ends(stage.overlap())
 }
 
@@ -107,7 +110,7 @@ struct Careless {
 
 impl Careless {
     async fn takes(stage: &Stage, alice: &Client) -> Result<Self> {
-        let (line, lease) = (alice.line()?, stage.lease());
+        let (line, lease) = (alice.line(), stage.lease());
         let hers = alice.takes(&TokenLock::new(line.clone(), lease), "acquire").await?;
         Ok(Self { line, name: stage.key(LOCK), token: hers.token().to_owned(), lease })
     }

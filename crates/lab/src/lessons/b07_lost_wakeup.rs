@@ -12,8 +12,8 @@ pub async fn play(stage: Stage) -> Result {
 async fn scene(stage: &Stage, act: &str) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     let careless = act == "try-subscribe-wait";
-    let hers = alice.takes(&ReentrantLock::new(alice.line()?, LONG), "acquire").await?;
-    let line = bob.line()?;
+    let hers = alice.takes(&ReentrantLock::new(alice.line(), LONG), "acquire").await?;
+    let line = bob.line();
     let lock = ReentrantLock::new(line.clone(), LONG);
     let mut waiting = if careless {
         bob.does_take(acquire_carelessly(lock, line, stage.key(LOCK)))

@@ -12,37 +12,37 @@ pub async fn play(stage: Stage) -> Result {
 
 async fn finally_unlock(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("finally-unlock", EVERYBODY).await?;
-    let _hers = alice.takes(&SetPxNoOwner::new(alice.line()?, LONG), "acquire").await?;
-    let his = bob.tries(&SetPxNoOwner::new(bob.line()?, LONG), "try").await?;
+    let _hers = alice.takes(&SetPxNoOwner::new(alice.line(), LONG), "acquire").await?;
+    let his = bob.tries(&SetPxNoOwner::new(bob.line(), LONG), "try").await?;
     if always(stage) || his.is_some() {
-        let _ = bob.does(unlock(bob.line()?, stage.key(LOCK))).last("cleanup").await??;
+        let _ = bob.does(unlock(bob.line(), stage.key(LOCK))).last("cleanup").await??;
     }
-    let _carols = carol.tries(&SetPxNoOwner::new(carol.line()?, LONG), "try").await?;
+    let _carols = carol.tries(&SetPxNoOwner::new(carol.line(), LONG), "try").await?;
     stage.ends(stage.overlap())
 }
 
 async fn twice(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("twice", EVERYBODY).await?;
-    let hers = alice.takes(&SetPxNoOwner::new(alice.line()?, LONG), "acquire").await?;
+    let hers = alice.takes(&SetPxNoOwner::new(alice.line(), LONG), "acquire").await?;
     let _ = alice.unlocks(hers, "unlock").await?;
-    let _his = bob.tries(&SetPxNoOwner::new(bob.line()?, LONG), "try").await?;
+    let _his = bob.tries(&SetPxNoOwner::new(bob.line(), LONG), "try").await?;
     if always(stage) {
-        let _ = alice.does(unlock(alice.line()?, stage.key(LOCK))).last("cleanup").await??;
+        let _ = alice.does(unlock(alice.line(), stage.key(LOCK))).last("cleanup").await??;
     }
-    let _carols = carol.tries(&SetPxNoOwner::new(carol.line()?, LONG), "try").await?;
+    let _carols = carol.tries(&SetPxNoOwner::new(carol.line(), LONG), "try").await?;
     stage.ends(stage.overlap())
 }
 
 async fn owner_check(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("owner-check", EVERYBODY).await?;
-    let hers = alice.takes(&TokenLock::new(alice.line()?, stage.lease()), "acquire").await?;
+    let hers = alice.takes(&TokenLock::new(alice.line(), stage.lease()), "acquire").await?;
     let unlocking = alice.releases(hers);
     alice.stands().await?;
     stage.plays("alice", "pause").await?;
     stage.until_gone(REDIS_NODE, LOCK).await?;
-    let _his = bob.tries(&TokenLock::new(bob.line()?, LONG), "try").await?;
+    let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     let released = unlocking.rest("unlock").await??;
-    let _carols = carol.tries(&TokenLock::new(carol.line()?, LONG), "try").await?;
+    let _carols = carol.tries(&TokenLock::new(carol.line(), LONG), "try").await?;
     stage.ends(released != Released::NotHeld || stage.overlap())
 }
 

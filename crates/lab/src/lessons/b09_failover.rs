@@ -24,7 +24,7 @@ async fn failover(
 ) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     replicates(stage, replica, port).await?;
-    let lock = TokenLock::new(alice.line_to("redis-1")?, LONG).fenced();
+    let lock = TokenLock::new(alice.line_to("redis-1"), LONG).fenced();
     let hers = alice.takes(&lock, "acquire").await?;
     let her_number = number(stage, act, &alice, &hers).await?;
     if stage.options().is("replicated", "yes") {
@@ -33,10 +33,10 @@ async fn failover(
     }
     let killed = primary.kill();
     stage.happens("redis-1", "crash").await?;
-    let promoted: String = replica.order(&follow("NO", "ONE")).await?;
+    let promoted: String = replica.hand.send(&follow("NO", "ONE")).await?;
     stage.happens("redis-2", "promote").with("REPLICAOF NO ONE", promoted).await?;
 
-    let lock = TokenLock::new(bob.line_to("redis-2")?, LONG).fenced();
+    let lock = TokenLock::new(bob.line_to("redis-2"), LONG).fenced();
     let his = bob.tries(&lock, "try").await?;
     if let Some(his) = &his {
         let his_number = number(stage, act, &bob, his).await?;
@@ -61,12 +61,12 @@ async fn number(stage: &Stage, act: &str, client: &Client, held: &impl Guard) ->
 async fn replicates(stage: &Stage, replica: &Node, port: &str) -> Result {
     stage.show_only(&[("redis-1", LOCK), ("redis-2", LOCK)]);
     stage.show_shop();
-    replica.order::<()>(&follow("127.0.0.1", port)).await?;
+    replica.hand.send::<()>(&follow("127.0.0.1", port)).await?;
     replica.until_synchronised().await?;
     shows_link(stage, replica, "replicate").await?;
     if stage.options().is("replicated", "no") {
         // Nobody listens there: the link is down, and what the replica has stays.
-        replica.order::<()>(&follow("127.0.0.1", "1")).await?;
+        replica.hand.send::<()>(&follow("127.0.0.1", "1")).await?;
         shows_link(stage, replica, "cut").await?;
     }
     Ok(())
@@ -98,10 +98,10 @@ async fn several<L: Lock + Clone>(
 ) -> Result {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     stage.show_only(&NODES.map(|id| (id, LOCK)));
-    let _hers = alice.must_hold(alice.asks(&make(alice.lines_to(&NODES)?), "acquire").await?)?;
+    let _hers = alice.must_hold(alice.asks(&make(alice.lines_to(&NODES)), "acquire").await?)?;
     forgets.restart().await?;
     stage.happens(forgets.id, "restart").await?;
-    let _his = bob.asks(&make(bob.lines_to(&NODES)?), "try").await??;
+    let _his = bob.asks(&make(bob.lines_to(&NODES)), "try").await??;
     stage.ends(stage.overlap())
 }
 

@@ -22,7 +22,7 @@ async fn restarts_empty(stage: &Stage, second: &Node) -> Result {
     let _hers = takes_two_of_three(&alice, LONG).await?;
     second.restart().await?;
     stage.happens("redis-2", "restart").await?;
-    let _his = bob.asks(&redlock(&bob, LONG)?, "try").await??;
+    let _his = bob.asks(&redlock(&bob, LONG), "try").await??;
     stage.ends(stage.overlap())
 }
 
@@ -31,7 +31,7 @@ async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result {
     let hers = takes_two_of_three(&alice, stage.lease()).await?;
     let before = second.kill();
     stage.plays("redis-2", "stays-away").await?;
-    let trying = bob.acquires(&redlock(&bob, LONG)?, ZERO);
+    let trying = bob.acquires(&redlock(&bob, LONG), ZERO);
     bob.at("redis-2").fails("no-answer").await?;
     bob.at("redis-1").goes("try").await?;
     bob.at("redis-3").goes("try").await?;
@@ -44,7 +44,7 @@ async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result {
     second.until_back(before).await?;
     stage.happens("alice", "lost").await?;
     drop(early);
-    let _his = bob.asks(&redlock(&bob, LONG)?, "try-again").await??;
+    let _his = bob.asks(&redlock(&bob, LONG), "try-again").await??;
     stage.ends(stage.overlap())
 }
 
@@ -54,31 +54,31 @@ async fn clock_jumps(stage: &Stage, second: &Node) -> Result {
     let [alice, bob] = opens(stage, "clock-jumps").await?;
     let _hers = takes_two_of_three(&alice, LONG).await?;
     if stage.options().is("clock", "jumps") {
-        let ended: i64 = second.order(cmd("PEXPIRE").arg(stage.key(LOCK)).arg(0)).await?;
+        let ended: i64 = second.hand.send(cmd("PEXPIRE").arg(stage.key(LOCK)).arg(0)).await?;
         let (command, reply) = (format!("PEXPIRE {LOCK} 0"), format!("(integer) {ended}"));
         stage.plays("redis-2", "clock-jumps").with(command, reply).await?;
     }
-    let _his = bob.asks(&redlock(&bob, LONG)?, "try").await??;
+    let _his = bob.asks(&redlock(&bob, LONG), "try").await??;
     stage.ends(stage.overlap())
 }
 
 async fn counts_only(stage: &Stage) -> Result {
     let [alice, bob] = opens(stage, "counts-only").await?;
-    let lines = alice.lines_to(&["redis-1", "redis-3", "redis-2"])?;
+    let lines = alice.lines_to(&["redis-1", "redis-3", "redis-2"]);
     let lease = locks::wire::millis(stage.lease());
     let taking = alice.does(acquire_carelessly(lines, stage.key(LOCK), lease));
     slow_network(stage, &alice).await?;
     alice.believes(taking.last("second-answer").await??);
-    let _his = bob.asks(&redlock(&bob, LONG)?, "try").await??;
+    let _his = bob.asks(&redlock(&bob, LONG), "try").await??;
     stage.ends(stage.overlap())
 }
 
 async fn checks_validity(stage: &Stage) -> Result {
     let [alice, bob] = opens(stage, "checks-validity").await?;
-    let taking = alice.acquires(&redlock(&alice, stage.lease())?, ZERO);
+    let taking = alice.acquires(&redlock(&alice, stage.lease()), ZERO);
     slow_network(stage, &alice).await?;
     let _hers = taking.rest_or_gives_back("second-answer").await??;
-    let _his = bob.asks(&redlock(&bob, LONG)?, "try").await??;
+    let _his = bob.asks(&redlock(&bob, LONG), "try").await??;
     stage.ends(stage.overlap())
 }
 
@@ -102,15 +102,15 @@ async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2]> {
 
 /// Redis 3 cannot be reached, so her majority is Redis 1 and 2.
 async fn takes_two_of_three(alice: &Client, lease: Duration) -> Result<<Redlock as Lock>::Guard> {
-    let taking = alice.acquires(&redlock(alice, lease)?, ZERO);
+    let taking = alice.acquires(&redlock(alice, lease), ZERO);
     alice.at("redis-3").fails("unreachable").await?;
     alice.at("redis-1").goes("acquire").await?;
     let hers = taking.at("redis-2").last("majority").await?;
     alice.must_hold(hers)
 }
 
-fn redlock(client: &Client, lease: Duration) -> Result<Redlock> {
-    Ok(Redlock::new(client.lines_to(&NODES)?, lease))
+fn redlock(client: &Client, lease: Duration) -> Redlock {
+    Redlock::new(client.lines_to(&NODES), lease)
 }
 
 /// The failing variant: a majority, whenever it came.

@@ -40,7 +40,7 @@ where
     if act.starts_with("refund") {
         delivered().rest_named(named("pay-again", "refund-again")).await??;
     }
-    stage.ends(stage.shop().oversold().await? > 0 || stage.shop().owed().await? != 0)
+    stage.ends(stage.shop().is_oversold().await? || stage.shop().owes().await?)
 }
 
 async fn sells_again(stage: &Stage, sweeper: &Client, bob: &Client) -> Result {

@@ -38,10 +38,6 @@ pub static SOURCES: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
     of_locks.chain(OTHERS.iter().copied()).collect()
 });
 
-pub fn text_of(file: &str) -> Option<&'static str> {
-    SOURCES.iter().find(|(known, _)| *known == file).map(|(_, text)| *text)
-}
-
 impl Act {
     /// Its marked lines, with what stands around them: cures in a cure, flaws elsewhere. The words
     /// are those of the lesson's text.
@@ -62,7 +58,7 @@ impl Act {
 
 impl Mark {
     fn excerpt(&self, kind: marks::Kind) -> Option<Excerpt> {
-        let (file, text) = (self.file, text_of(self.file)?);
+        let &(file, text) = SOURCES.iter().find(|(known, _)| *known == self.file)?;
         let is_meant = |excerpt: &Excerpt| {
             let marked = text.lines().nth(excerpt.marked_line);
             excerpt.kind == kind && marked.is_some_and(|line| line.contains(self.code))

@@ -11,6 +11,8 @@ use utoipa::ToSchema;
 
 /// The node that lessons use which need only one.
 pub const REDIS_NODE: &str = "redis";
+/// The lock of all lessons.
+pub const LOCK: &str = "lock:phone";
 
 /// The nodes of lessons that use several.
 pub const NODES: [&str; 3] = ["redis-1", "redis-2", "redis-3"];

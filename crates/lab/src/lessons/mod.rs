@@ -63,7 +63,8 @@ use serde_json::{Map, Value};
 use stage::Stage;
 use std::{sync::Arc, time::Duration};
 use timeline::{Moment, Timeline};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
 use utoipa::ToSchema;
 
 macro_rules! lessons {
@@ -146,25 +147,22 @@ impl Theatre {
         id: &str,
         asked: &Map<String, Value>,
         told: Option<mpsc::UnboundedSender<Moment>>,
-    ) -> Result<oneshot::Receiver<Result<Timeline>>, LabError> {
+    ) -> Result<JoinHandle<Result<Timeline>>, LabError> {
         let lesson = find(id).ok_or(LabError::LessonNotFound)?;
         let options = lesson.read_options(asked)?;
-        let (ended, outcome) = oneshot::channel();
         if let Some(why) = self.lacks(lesson) {
             let is_plain = options == lesson.read_options(&Map::new())?;
             let recorded = recorded::of(lesson, why).filter(|_| is_plain);
-            let _ = ended.send(Ok(recorded.ok_or(LabError::LessonUnavailable(why))?));
-            return Ok(outcome);
+            let recorded = recorded.ok_or(LabError::LessonUnavailable(why))?;
+            return Ok(tokio::spawn(async { Ok(recorded) }));
         }
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| LabError::TooManyPlays)?;
         let servers = self.servers.clone();
-        tokio::spawn(async move {
-            let played = play(lesson, servers, options, told).await;
-            drop(place);
-            let _ = ended.send(played);
-        });
-        Ok(outcome)
+        Ok(tokio::spawn(async move {
+            let _place = place;
+            play(lesson, servers, options, told).await
+        }))
     }
 }
 
@@ -177,7 +175,7 @@ async fn play(
     let mut repeats = 0;
     loop {
         let again = repeats < MOST_REPEATS;
-        let stage = Stage::new(lesson, servers.clone(), options.clone(), told.clone(), again);
+        let stage = Stage::new(lesson, servers.clone(), options.clone(), told.clone(), again)?;
         let played =
             tokio::time::timeout(LONGEST_PLAY, Box::pin(perform(lesson, stage.clone()))).await;
         let played = played.unwrap_or(Err(LessonError::TooSlow("the play takes too long")));

@@ -2,6 +2,7 @@
 //! that is killed comes back empty.
 
 use super::error::{LessonError, Result};
+use super::timeline::Name;
 use super::waiting::{STEP_TIMEOUT, in_time, until};
 use crate::losses::until_back;
 use crate::servers::{OwnRedis, Servers};
@@ -11,42 +12,31 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// One server in one play.
 pub struct Node {
     /// Its name on stage.
-    pub id: &'static str,
+    pub id: Name,
     redis: OwnRedis,
+    /// The connection of the director and the stage hand.
+    pub hand: Line,
 }
 
 impl Node {
     /// A server, with more flags of `redis-server` if need be.
-    pub(super) async fn start(
-        servers: &Servers,
-        id: &'static str,
-        flags: &[String],
-    ) -> Result<Self> {
+    pub(super) async fn start(servers: &Servers, id: Name, flags: &[String]) -> Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = format!("lessons/{}-{number}", std::process::id());
         let redis = servers.own_redis(&name, flags).await.map_err(LessonError::no_server)?;
-        Ok(Self { id, redis })
+        // The library's own half a second is less than a busy machine may need.
+        let hand = Line::with_timeout(&redis.server.url(), STEP_TIMEOUT)?.to(id).of("stage hand");
+        Ok(Self { id, redis, hand })
     }
 
     pub(super) async fn end(self) {
         self.redis.server.stop().await;
     }
 
-    pub fn url(&self) -> String {
-        self.redis.server.url()
-    }
-
-    /// A command of the director.
-    pub async fn order<T: redis::FromRedisValue + Send>(&self, command: &redis::Cmd) -> Result<T> {
-        // The library's own half a second is less than a busy machine may need.
-        let line = Line::with_timeout(&self.url(), STEP_TIMEOUT)?;
-        Ok(line.send(command).await?)
-    }
-
     /// The line of its INFO that begins so.
     pub async fn info(&self, section: &str, begins: &str) -> Result<String> {
-        let info: String = self.order(redis::cmd("INFO").arg(section)).await?;
+        let info: String = self.hand.send(redis::cmd("INFO").arg(section)).await?;
         let line = info.lines().find(|line| line.starts_with(begins));
         Ok(line.map_or_else(|| format!("(no {begins})"), str::to_owned))
     }

@@ -16,34 +16,20 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Runs as long as it is held.
 pub struct PauseDetector {
-    missing: Arc<Missing>,
+    /// Every delay, and when it was over.
+    missing: Arc<Mutex<Vec<(Instant, Duration)>>>,
     _ticking: AbortOnDropHandle<()>,
-}
-
-/// Every delay, and when it was over.
-#[derive(Default)]
-struct Missing(Mutex<Vec<(Instant, Duration)>>);
-
-impl Missing {
-    /// Something took so long that should have taken one tick.
-    fn note(&self, took: Duration) {
-        // A scheduler is a little late each time.
-        if took > TICK * 2 {
-            let mut delays = self.0.lock();
-            delays.push((Instant::now(), took - TICK));
-        }
-    }
 }
 
 impl PauseDetector {
     pub fn start() -> Self {
-        let missing = Arc::new(Missing::default());
-        let noted = missing.clone();
+        let missing = Arc::default();
+        let noted = Arc::clone(&missing);
         let ticking = tokio::spawn(async move {
             loop {
                 let before = Instant::now();
                 tokio::time::sleep(TICK).await;
-                noted.note(before.elapsed());
+                note(&noted, before.elapsed());
             }
         });
         Self { missing, _ticking: AbortOnDropHandle::new(ticking) }
@@ -51,12 +37,20 @@ impl PauseDetector {
 
     /// The stage kept everybody waiting for so long.
     pub fn note(&self, took: Duration) {
-        self.missing.note(took);
+        note(&self.missing, took);
     }
 
     /// How much time is missing since then.
     pub fn missing_since(&self, since: Instant) -> Duration {
-        let delays = self.missing.0.lock();
+        let delays = self.missing.lock();
         delays.iter().filter(|(over, _)| *over >= since).map(|(_, delay)| *delay).sum()
+    }
+}
+
+/// Something took so long that should have taken one tick.
+fn note(missing: &Mutex<Vec<(Instant, Duration)>>, took: Duration) {
+    // A scheduler is a little late each time.
+    if took > TICK * 2 {
+        missing.lock().push((Instant::now(), took - TICK));
     }
 }

@@ -16,21 +16,13 @@ pub struct Proxy {
     _port: OwnPort,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy)]
 struct Wire {
-    fault: Fault,
+    /// Whether they get through.
+    requests: bool,
+    replies: bool,
     /// How often all open connections were closed.
     cuts: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Fault {
-    #[default]
-    None,
-    /// Nothing gets through, in either direction, and no connection is closed.
-    Silence,
-    /// Requests get through, replies do not.
-    OneWay,
 }
 
 impl Proxy {
@@ -38,7 +30,7 @@ impl Proxy {
     pub async fn start(to: String) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let wire = watch::Sender::new(Wire::default());
+        let wire = watch::Sender::new(Wire { requests: true, replies: true, cuts: 0 });
         let seen = wire.subscribe();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -51,30 +43,29 @@ impl Proxy {
 
     /// From now on nothing gets through, in either direction, and no connection is closed.
     pub fn falls_silent(&self) {
-        self.wire.send_modify(|wire| wire.fault = Fault::Silence);
+        self.wire.send_modify(|wire| (wire.requests, wire.replies) = (false, false));
     }
 
     /// From now on the server gets what is sent to it, and its replies are thrown away.
     pub fn swallows_replies(&self) {
-        self.wire.send_modify(|wire| wire.fault = Fault::OneWay);
+        self.wire.send_modify(|wire| (wire.requests, wire.replies) = (true, false));
     }
 
     /// Closes what is open, as conversations with a hole in them cannot go on. New connections get
     /// through.
     pub fn mend(&self) {
-        self.wire.send_modify(|wire| {
-            wire.fault = Fault::None;
-            wire.cuts += 1;
-        });
+        let cut =
+            |wire: &mut Wire| *wire = Wire { requests: true, replies: true, cuts: wire.cuts + 1 };
+        self.wire.send_modify(cut);
     }
 }
 
 /// One connection, until either side ends it or the wire is mended.
 async fn pass(client: TcpStream, to: String, mut wire: watch::Receiver<Wire>) {
-    let Wire { fault, cuts } = *wire.borrow_and_update();
+    let Wire { requests, cuts, .. } = *wire.borrow_and_update();
     let seen = wire.clone();
     let carried = async {
-        if fault == Fault::Silence {
+        if !requests {
             return std::future::pending().await;
         }
         let Ok(server) = TcpStream::connect(to).await else {
@@ -83,10 +74,10 @@ async fn pass(client: TcpStream, to: String, mut wire: watch::Receiver<Wire>) {
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         // What was swallowed stays swallowed: a wire that was mended meanwhile is another one.
-        let is = |fault| *seen.borrow() == Wire { fault, cuts };
+        let now = || Some(*seen.borrow()).filter(|wire| wire.cuts == cuts);
         tokio::select! {
-            _ = carry(from_client, to_server, || is(Fault::None) || is(Fault::OneWay)) => {}
-            _ = carry(from_server, to_client, || is(Fault::None)) => {}
+            _ = carry(from_client, to_server, || now().is_some_and(|wire| wire.requests)) => {}
+            _ = carry(from_server, to_client, || now().is_some_and(|wire| wire.replies)) => {}
         }
     };
     tokio::select! {

@@ -7,8 +7,8 @@ use super::timeline::{Ending, Event, Timeline};
 use crate::strategy::Words;
 use serde::{Deserialize, Serialize};
 
-/// Lesson and file.
-const FILES: &[(&str, &str)] = &[("b11", include_str!("../../recorded/b11.json"))];
+/// The only lesson with servers of another kind, and its play.
+const RECORDED: (&str, &str) = ("b11", include_str!("../../recorded/b11.json"));
 
 #[derive(Serialize, Deserialize)]
 #[serde(bound(deserialize = "'de: 'static"))]
@@ -19,12 +19,12 @@ struct Recording {
 
 /// Whether there is one of this lesson.
 pub fn has(lesson: &Lesson) -> bool {
-    FILES.iter().any(|(id, _)| *id == lesson.id)
+    lesson.id == RECORDED.0
 }
 
 /// The play of a lesson as it went with default options; `why` it is not played now.
 pub fn of(lesson: &'static Lesson, why: Words) -> Option<Timeline> {
-    let (_, file) = FILES.iter().find(|(id, _)| *id == lesson.id)?;
+    let file = has(lesson).then_some(RECORDED.1)?;
     let Recording { events, endings } = serde_json::from_str(file).ok()?;
     Some(Timeline { lesson, repeats: 0, recorded: Some(why), events, endings })
 }

@@ -5,11 +5,9 @@
 //! whether it did it.
 
 use super::error::Result;
+use super::timeline::{KeyState, Keys};
 use sqlx::PgPool;
 use stores::sql;
-
-/// A name, its value, and the ms that it has left.
-pub type Seen = (String, Option<String>, Option<i64>);
 
 pub struct Shop {
     postgres: PgPool,
@@ -27,14 +25,15 @@ pub const SELL: &str = "
 const CLEAR: &str = "
     WITH fenced AS (DELETE FROM lab.fenced WHERE name = $2)
     DELETE FROM lab.plays WHERE id = $1 OR created_at < now() - interval '15 minutes'";
+/// Stock, orders that are paid, what the fenced row says and its newest number, Alice's order, the
+/// refunds, orders that are expired.
 const LOOK: &str = "
     SELECT stock, (SELECT count(*) FROM lab.play_orders WHERE play = id AND status = 'paid'),
         value, newest, (SELECT status FROM lab.play_orders WHERE play = id AND pay_by IS NOT NULL),
-        (SELECT count(*) FROM lab.play_refunds WHERE play = id)
+        (SELECT count(*) FROM lab.play_refunds WHERE play = id),
+        (SELECT count(*) FROM lab.play_orders WHERE play = id AND status = 'expired')
     FROM lab.plays LEFT JOIN lab.fenced ON name = $2 WHERE id = $1";
-const OWED: &str = "
-    SELECT (SELECT count(*) FROM lab.play_orders WHERE play = $1 AND status = 'expired')
-        - (SELECT count(*) FROM lab.play_refunds WHERE play = $1)";
+type Rows = (i32, i64, Option<String>, Option<i64>, Option<String>, i64, i64);
 
 impl Shop {
     pub(super) fn new(postgres: PgPool, play: &str) -> Self {
@@ -57,11 +56,13 @@ impl Shop {
         Ok(())
     }
 
-    pub(super) async fn look(&self) -> Result<Vec<Seen>> {
-        type Row = (i32, i64, Option<String>, Option<i64>, Option<String>, i64);
+    async fn rows(&self) -> Result<Rows> {
         let row = sql::row(&self.postgres, LOOK, (&self.play, self.phone())).await?;
-        let (stock, orders, value, newest, alices, refunds): Row =
-            row.ok_or(sqlx::Error::RowNotFound)?;
+        Ok(row.ok_or(sqlx::Error::RowNotFound)?)
+    }
+
+    pub(super) async fn look(&self) -> Result<Keys> {
+        let (stock, orders, value, newest, alices, refunds, _) = self.rows().await?;
         let mut seen = vec![("phones in stock", stock.to_string()), ("orders", orders.to_string())];
         if let (Some(value), Some(newest)) = (value, newest) {
             seen.push(("phone", format!("{value} (token {newest})")));
@@ -69,35 +70,30 @@ impl Shop {
         if let Some(status) = alices {
             seen.extend([("Alice's order", status), ("refunds", refunds.to_string())]);
         }
-        Ok(seen.into_iter().map(|(name, value)| (name.to_owned(), Some(value), None)).collect())
+        let state = |(name, value): (&str, _)| (name.to_owned(), KeyState::of(Some(value), None));
+        Ok(seen.into_iter().map(state).collect())
     }
 
-    /// Orders beyond the one phone, from the rows.
-    pub async fn oversold(&self) -> Result<i64> {
-        let count = "SELECT count(*) FROM lab.play_orders WHERE play = $1 AND status = 'paid'";
-        Ok((self.count(count).await? - 1).max(0))
+    /// Whether there are orders beyond the one phone.
+    pub async fn is_oversold(&self) -> Result<bool> {
+        let (_, orders, ..) = self.rows().await?;
+        Ok(orders > 1)
     }
 
-    /// Payments for orders that are closed, less refunds.
-    pub async fn owed(&self) -> Result<i64> {
-        self.count(OWED).await
+    /// Whether payments for orders that are closed and refunds differ in number.
+    pub async fn owes(&self) -> Result<bool> {
+        let (.., refunds, expired) = self.rows().await?;
+        Ok(expired != refunds)
     }
 
-    async fn count(&self, count: &'static str) -> Result<i64> {
-        let row: Option<(i64,)> = sql::row(&self.postgres, count, (&self.play,)).await?;
-        Ok(row.map_or(0, |(count,)| count))
+    /// Whether the fenced row, which keeps its last buyer, says so of this one.
+    pub(super) async fn was_sold_last_to(&self, buyer: &str) -> Result<bool> {
+        let (_, _, value, ..) = self.rows().await?;
+        Ok(value.is_some_and(|value| value == format!("sold to {buyer}")))
     }
 
     pub(super) async fn run(&self, statement: &'static str) -> Result {
         sql::run(&self.postgres, statement, (&self.play,)).await?;
         Ok(())
-    }
-
-    /// Whether the fenced row, which keeps its last buyer, says so of this one.
-    pub(super) async fn was_sold_last_to(&self, buyer: &str) -> Result<bool> {
-        let value = "SELECT 1 FROM lab.fenced WHERE name = $1 AND value = $2";
-        let values = (self.phone(), format!("sold to {buyer}"));
-        let row: Option<(i32,)> = sql::row(&self.postgres, value, values).await?;
-        Ok(row.is_some())
     }
 }

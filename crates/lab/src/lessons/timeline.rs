@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
+/// What an actor, an act or a step is called in its lesson and in the texts.
+pub type Name = &'static str;
+
 /// A text in both languages.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Said {
@@ -41,8 +44,18 @@ pub struct KeyState {
     pub owner: Option<&'static str>,
 }
 
+impl KeyState {
+    /// Whose value it is, nobody knows yet.
+    pub fn of(value: Option<String>, ttl_ms: Option<i64>) -> Self {
+        Self { value, ttl_ms, owner: None }
+    }
+}
+
+/// By name.
+pub type Keys = BTreeMap<String, KeyState>;
+
 /// One step.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Event {
     pub t_ms: f64,
     pub act: usize,
@@ -56,7 +69,7 @@ pub struct Event {
     /// The line of source that sent the command, or of the lesson that made it happen.
     #[serde(skip)]
     pub line: Option<(&'static str, u32)>,
-    pub keys: BTreeMap<String, KeyState>,
+    pub keys: Keys,
     #[serde(borrow = "'static")]
     pub believers: Vec<&'static str>,
     /// Played by the stage, in the place of what a server or a clock would do.
@@ -64,6 +77,10 @@ pub struct Event {
 }
 
 impl Event {
+    pub fn of(actor: &'static str, step: &'static str) -> Self {
+        Self { actor, step, ..Self::default() }
+    }
+
     /// Whether two hold the lock at once.
     pub fn is_overlap(&self) -> bool {
         self.believers.len() > 1
@@ -252,26 +269,24 @@ impl Timeline {
     }
 
     pub fn body(&self, language: Language) -> Play {
-        let cast = PlayCast::new(self.lesson, language);
-        let mut acts = cast.acts;
+        let PlayCast { lesson, title, actors, mut acts } = PlayCast::new(self.lesson, language);
         for (number, act) in acts.iter_mut().enumerate() {
             act.first = self.act(number).next().map(|(index, _)| index);
             act.last = self.act(number).last().map(|(index, _)| index);
-            act.verdict = self.endings.get(number).map(|ending| PlayVerdict {
-                held: !ending.broken,
-                broken: ending.broken,
-                why: ending.why.say(language).to_owned(),
+            act.verdict = self.endings.get(number).map(|Ending { broken, why }| PlayVerdict {
+                held: !broken,
+                broken: *broken,
+                why: why.say(language).to_owned(),
             });
         }
-        let files: BTreeSet<&str> =
-            self.events.iter().filter_map(|event| event.line.map(|(file, _)| file)).collect();
         let events = self.events.iter();
+        let files: BTreeSet<_> = events.clone().filter_map(|event| Some(event.line?.0)).collect();
         Play {
-            lesson: cast.lesson,
-            title: cast.title,
+            lesson,
+            title,
             repeats: self.repeats,
             recorded: self.recorded.is_some(),
-            actors: cast.actors,
+            actors,
             acts,
             events: events.map(|event| PlayEvent::new(event, self.lesson, language)).collect(),
             code: SOURCES.iter().copied().filter(|(file, _)| files.contains(file)).collect(),

@@ -9,7 +9,6 @@
 //! Words that are missing are a bug that the tests find; until then their key stands there.
 
 use super::lesson::{Act, Lesson};
-use super::timeline::Said;
 use crate::{strategy::Language, texts};
 
 impl Lesson {
@@ -38,15 +37,6 @@ impl Lesson {
         let mut letters = actor.chars();
         let first = letters.next().map(|letter| letter.to_ascii_uppercase());
         first.into_iter().chain(letters).collect::<String>().replace('-', " ")
-    }
-
-    /// The first of these keys that a section has.
-    pub(super) fn say(&self, section: &str, keys: &[String]) -> Said {
-        let in_one = |language| {
-            let found = keys.iter().find_map(|key| self.item(section, key, language));
-            found.or(keys.last().map(String::as_str)).unwrap_or_default().to_owned()
-        };
-        Said { en: in_one(Language::En), zh: in_one(Language::Zh) }
     }
 }
 

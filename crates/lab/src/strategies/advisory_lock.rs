@@ -22,12 +22,8 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "advisory-lock",
-    family: Family::Database,
-    crash_points: &["the stock is written"],
-    demonstrations: &[show(
-        "crash",
-        Holds,
-        SMALL.nodes(3).options(&[("crash_at", "the stock is written"), ("crash_node", "1")]),
-    )],
-    ..Strategy::PLAIN
+    demonstrations: &[show("crash", Holds, SMALL.nodes(3).options(CRASH))],
+    ..DATABASE_STRATEGY
 };
+
+const CRASH: &[(&str, &str)] = &[("crash_at", "the stock is written"), ("crash_node", "1")];

@@ -79,11 +79,10 @@ pub const STRATEGY: Strategy = Strategy {
     demonstrations: &[
         show("no-borrowing", Undersells, EIGHT.options(&[("borrow", "off")])),
         show("borrowing", Holds, EIGHT),
-        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
+        show("crash", Undersells, ONE_BY_ONE.options(UNIT_LOST)),
     ],
     scripts: &[script!("reserve.lua"), script!("borrow.lua")],
     ..Strategy::PLAIN
 };
 
 const EIGHT: Scenario = SMALL.stock(8).buyers(8);
-const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0")];

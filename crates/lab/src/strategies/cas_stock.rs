@@ -52,14 +52,12 @@ impl Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "cas-stock",
-    family: Family::Database,
     promise: Promise::everywhere(Harms { oversells: Never, ..Harms::POSSIBLE }),
     options: &[retries(10_000), choice("aba", &["off", "on"])],
-    crash_points: &["the stock is written"],
     demonstrations: &[
         show("aba", Duplicates, DOUBLE_CLICK.options(&[("aba", "on")])),
         show("without-aba", Holds, DOUBLE_CLICK),
         show("no-retries", Undersells, SMALL.buyers(6).options(&[("retries", "0")])),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };

@@ -35,11 +35,10 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "conditional-update",
-    family: Family::Database,
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
         show("three-servers", Holds, SMALL.nodes(3)),
         show("double-click", Holds, DOUBLE_CLICK.nodes(2)),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };

@@ -41,7 +41,6 @@ impl Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "db-lock-table",
-    family: Family::Database,
     options: &[whole("lease_ms", (2_000, 20, 30_000))],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
@@ -49,7 +48,7 @@ pub const STRATEGY: Strategy = Strategy {
         show("three-servers", Holds, SMALL.nodes(3).options(OVERSLEPT)),
     ],
     locks: &["db-lock-table"],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
 const LOST: &str = "the lease was over before the commit";

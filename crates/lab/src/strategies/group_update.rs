@@ -79,7 +79,6 @@ const WRITE_ORDERS: Source = script!("group_orders.sql");
 
 pub const STRATEGY: Strategy = Strategy {
     id: "group-update",
-    family: Family::Database,
     promise: Promise::everywhere(Harms::UNSOLD),
     scripts: &[WRITE_ORDERS],
     options: &[choice("answer", &["after-commit", "before-commit"])],
@@ -90,7 +89,7 @@ pub const STRATEGY: Strategy = Strategy {
         show("answered-too-early", Loses, SMALL.options(EARLY)),
         show("units-left", Undersells, SMALL.options(EARLY)),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
 const GROUPED: &str = "several buyers in one transaction";

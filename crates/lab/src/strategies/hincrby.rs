@@ -41,11 +41,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "hincrby",
     family: Family::RedisCounter,
-    promise: Promise::everywhere(Harms {
-        oversells: Never,
-        undersells: Possible,
-        duplicates: Possible,
-    }),
+    promise: Promise::everywhere(Harms { oversells: Never, ..Harms::POSSIBLE }),
     options: &[whole("failing_orders", (0, 0, 100))],
     crash_points: &["the unit is taken"],
     demonstrations: &[

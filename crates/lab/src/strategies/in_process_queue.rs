@@ -81,7 +81,6 @@ pub const STRATEGY: Strategy = Strategy {
     ..Strategy::PLAIN
 };
 
-const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
 const CRASH: &[(&str, &str)] = &[
     ("crash_at", "the promise is in memory"),
     ("crash_after", "3"),

@@ -61,7 +61,7 @@ pub const STRATEGY: Strategy = Strategy {
         show("with-lock", Contends, SMALL.options(&[("wait_ms", "0")])),
         show("without-lock", Holds, SMALL.options(&[OFF])),
         show("lock-fails", Holds, SMALL.buyers(12).options(OUTLIVED)),
-        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
+        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
     ],
     locks: &["token-lock"],
     ..Strategy::PLAIN

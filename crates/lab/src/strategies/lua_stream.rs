@@ -59,10 +59,8 @@ pub const STRATEGY: Strategy = Strategy {
     id: "lua-stream",
     family: Family::Queue,
     crash_points: &["accepted"],
-    demonstrations: &[show(
-        "crash",
-        Holds,
-        SMALL.nodes(3).double_clicks().options(&[("crash_at", "accepted"), ("crash_node", "2")]),
-    )],
+    demonstrations: &[show("crash", Holds, SMALL.nodes(3).double_clicks().options(CRASH))],
     ..Strategy::PLAIN
 };
+
+const CRASH: &[(&str, &str)] = &[("crash_at", "accepted"), ("crash_node", "2")];

@@ -39,7 +39,7 @@ pub const STRATEGY: Strategy = Strategy {
     crash_points: &["the script has decided"],
     demonstrations: &[
         show("three-nodes", Holds, SMALL.nodes(3).double_clicks()),
-        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
+        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
     ],
     scripts: &[script!("decide.lua")],
     ..Strategy::PLAIN

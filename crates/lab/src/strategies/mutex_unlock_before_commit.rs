@@ -31,11 +31,7 @@ impl Sell for Node {
 pub const STRATEGY: Strategy = Strategy {
     id: "mutex-unlock-before-commit",
     family: Family::InProcess,
-    promise: Promise::everywhere(Harms {
-        oversells: Expected,
-        undersells: Never,
-        duplicates: Possible,
-    }),
+    promise: Promise::everywhere(EXPECTED),
     crash_points: &["the stock is written", "unlocked"],
     demonstrations: &[
         show("one-server", Oversells, SMALL),
@@ -43,3 +39,5 @@ pub const STRATEGY: Strategy = Strategy {
     ],
     ..Strategy::PLAIN
 };
+
+const EXPECTED: Harms = Harms { oversells: Expected, undersells: Never, duplicates: Possible };

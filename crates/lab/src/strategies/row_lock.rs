@@ -60,15 +60,13 @@ async fn sell(bench: &Bench, tx: &mut Sql, buyer: &Buyer, rows: &[&str]) -> Resu
 
 pub const STRATEGY: Strategy = Strategy {
     id: "row-lock",
-    family: Family::Database,
     options: &[choice("lock_order", &["one-row", "same", "opposite"]), retries(3)],
-    crash_points: &["the stock is written"],
     demonstrations: &[
         show("deadlock", Notes(DEADLOCK), TWO_BUYERS.options(&[OPPOSITE])),
         show("deadlock-without-retries", Fails, TWO_BUYERS.options(&[OPPOSITE, ("retries", "0")])),
         show("same-order", Holds, SMALL.options(&[("lock_order", "same")])),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
 const DEADLOCK: &str = "40P01 deadlock detected";

@@ -30,16 +30,14 @@ async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "serializable",
-    family: Family::Database,
     promise: Promise::everywhere(Harms::UNSOLD),
     options: &[retries(10_000)],
-    crash_points: &["the stock is written"],
     demonstrations: &[
         show("no-retries", Undersells, SMALL.buyers(6).options(&[("retries", "0")])),
         show("ended", Notes(NOT_SERIALIZABLE), SMALL),
         show("double-click", Holds, DOUBLE_CLICK.nodes(2)),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
 const NOT_SERIALIZABLE: &str = "40001 could not serialize";

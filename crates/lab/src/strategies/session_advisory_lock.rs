@@ -48,19 +48,17 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "session-advisory-lock",
-    family: Family::Database,
     promise: Promise {
         one_node: Harms { undersells: Never, ..Harms::POSSIBLE },
         across_nodes: Harms::POSSIBLE,
     },
-    crash_points: &["the stock is written"],
     demonstrations: &[
-        show("one-by-one", Notes(LEAKED), SMALL.concurrency(1)),
+        show("one-by-one", Notes(LEAKED), ONE_BY_ONE),
         show("same-session", Oversells, SMALL),
         show("double-click", Duplicates, DOUBLE_CLICK),
         show("two-servers", Undersells, SMALL.stock(6).buyers(6).concurrency(1).nodes(2)),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
 const LEAKED: &str = "the unlock reached another session";

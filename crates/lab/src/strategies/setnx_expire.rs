@@ -33,18 +33,7 @@ pub const STRATEGY: Strategy = Strategy {
     demonstrations: &[
         show("crash", Undersells, CRASHED.stock(5).options(&[CRASH, UP, NEVER, SOON])),
         show("take-over", Oversells, CRASHED.options(&[CRASH, UP, SOON])),
-        // The lease is longer than the first holder waits to be met.
-        show(
-            "only-expire",
-            Holds,
-            CRASHED.options(&[
-                CRASH,
-                UP,
-                ("repair", "only-expire"),
-                ("wait_ms", "20000"),
-                ("lease_ms", "5000"),
-            ]),
-        ),
+        show("only-expire", Holds, CRASHED.options(ONLY_EXPIRE)),
         show("double-click", Duplicates, DOUBLE_CLICK.options(PAUSED)),
     ],
     locks: &["setnx-expire"],
@@ -58,6 +47,9 @@ const CRASH: (&str, &str) = ("crash_at", "between SETNX and EXPIRE");
 const UP: (&str, &str) = ("restart_ms", "0");
 const NEVER: (&str, &str) = ("repair", "never");
 const SOON: (&str, &str) = ("wait_ms", "50");
+/// The lease is longer than the first holder waits to be met.
+const ONLY_EXPIRE: &[(&str, &str)] =
+    &[CRASH, UP, ("repair", "only-expire"), ("wait_ms", "20000"), ("lease_ms", "5000")];
 const REPAIRS: &[&str] = &["take-over", "never", "delete-and-take", "only-expire"];
 const DELETE_AND_TAKE: Source = Source {
     file: "crates/lab/src/lessons/b01_crash_between.rs",

@@ -59,7 +59,6 @@ async fn lock_a_unit(bench: &Bench, tx: &mut Sql) -> Result<Option<i32>> {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "skip-locked",
-    family: Family::Database,
     promise: Promise::everywhere(Harms::UNSOLD),
     options: &[choice("sold_out", &["none-free", "none-unlocked"])],
     crash_points: &["a unit is locked"],
@@ -67,7 +66,7 @@ pub const STRATEGY: Strategy = Strategy {
         show("turned-away-too-early", Undersells, CRASH.options(TOO_EARLY)),
         show("three-servers", Holds, SMALL.nodes(3)),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
 const CRASH: Scenario = SMALL.stock(1).buyers(2);

@@ -1,6 +1,6 @@
 //! `task-queue`: requests stand in a Redis list, and one consumer serves them in turn.
 
-use crate::consumer::{Consumer, Request, TaskQueue};
+use crate::consumer::{Request, TaskQueue};
 use crate::prelude::*;
 use std::sync::Arc;
 
@@ -9,7 +9,9 @@ pub struct Node {
 }
 
 pub async fn open(bench: &Bench) -> Result<Node> {
-    Ok(Node { queue: TaskQueue::open::<Till>(bench)? })
+    Ok(Node {
+        queue: TaskQueue::open(bench, |bench, tx, asked| Box::pin(serve(bench, tx, asked)))?,
+    })
 }
 
 impl Sell for Node {
@@ -22,36 +24,31 @@ impl Sell for Node {
     }
 }
 
-/// At which buyers are served one after the other.
-struct Till;
-
-impl Consumer for Till {
-    async fn serve(bench: &Bench, tx: &mut Sql, asked: &Request) -> Result<Outcome> {
-        let (id, buyer, order_id) = (&asked.id, &asked.buyer, asked.id.clone());
-        bench.crash_point("a request is in hand").await;
-        const SERVED: &str = "SELECT EXISTS (SELECT FROM lab.orders WHERE id = $1)";
-        if tx.one(SERVED, (id,)).await? {
-            return Ok(Outcome::Sold { order_id }); // by a consumer that died before it said so
-        }
-        if bench.has_bought(tx, buyer).await? {
-            return Ok(Outcome::Duplicate);
-        }
-        const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
-        //= CURE there is one consumer: nobody else reads or writes before it has written
-        let remaining: i32 = tx.one(READ, (bench.arena(),)).await?;
-        if remaining < 1 {
-            return Ok(Outcome::SoldOut);
-        }
-
-        bench.interleave("the stock is read").await; // nobody else comes here
-
-        const WRITE: &str =
-            "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
-        tx.run(WRITE, (bench.arena(), remaining - 1)).await?;
-        const ORDER: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)";
-        tx.run(ORDER, (id, bench.arena(), &buyer.name)).await?;
-        Ok(Outcome::Sold { order_id })
+/// The till, at which buyers are served one after the other.
+async fn serve(bench: &Bench, tx: &mut Sql, asked: &Request) -> Result<Outcome> {
+    let (id, buyer, order_id) = (&asked.id, &asked.buyer, asked.id.clone());
+    bench.crash_point("a request is in hand").await;
+    const SERVED: &str = "SELECT EXISTS (SELECT FROM lab.orders WHERE id = $1)";
+    if tx.one(SERVED, (id,)).await? {
+        return Ok(Outcome::Sold { order_id }); // by a consumer that died before it said so
     }
+    if bench.has_bought(tx, buyer).await? {
+        return Ok(Outcome::Duplicate);
+    }
+    const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
+    //= CURE there is one consumer: nobody else reads or writes before it has written
+    let remaining: i32 = tx.one(READ, (bench.arena(),)).await?;
+    if remaining < 1 {
+        return Ok(Outcome::SoldOut);
+    }
+
+    bench.interleave("the stock is read").await; // nobody else comes here
+
+    const WRITE: &str = "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
+    tx.run(WRITE, (bench.arena(), remaining - 1)).await?;
+    const ORDER: &str = "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3)";
+    tx.run(ORDER, (id, bench.arena(), &buyer.name)).await?;
+    Ok(Outcome::Sold { order_id })
 }
 
 pub const STRATEGY: Strategy = Strategy {

@@ -55,12 +55,10 @@ pub const STRATEGY: Strategy = Strategy {
     demonstrations: &[
         show("token-first", Undersells, CLICKS.options(&[("first", "token")])),
         show("buyer-first", Holds, CLICKS),
-        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
+        show("crash", Undersells, ONE_BY_ONE.options(UNIT_LOST)),
     ],
     scripts: &[script!("fill.lua")],
     ..Strategy::PLAIN
 };
 
 const CLICKS: Scenario = SMALL.stock(4).buyers(4).concurrency(1).double_clicks();
-const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
-const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0")];

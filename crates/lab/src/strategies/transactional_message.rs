@@ -85,7 +85,6 @@ pub const STRATEGY: Strategy = Strategy {
     ..Strategy::PLAIN
 };
 
-const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
 const CRASH: (&str, &str) = ("crash_at", "between publishing and marking");
 const RESTART: (&str, &str) = ("restart_ms", "0");
 const NAIVE: &[(&str, &str)] = &[("consumer", "naive"), CRASH, RESTART];

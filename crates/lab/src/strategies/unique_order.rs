@@ -38,19 +38,15 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "unique-order",
-    family: Family::Database,
     promise: Promise::everywhere(Harms::UNSOLD),
     options: &[choice("order", &["order-first", "stock-first"])],
     crash_points: &["the order is written", "committed"],
     demonstrations: &[
-        show(
-            "stock-first",
-            Undersells,
-            CLICK_TWICE.concurrency(1).options(&[("order", "stock-first")]),
-        ),
+        show("stock-first", Undersells, CLICK_TWICE.concurrency(1).options(STOCK_FIRST)),
         show("order-first", Holds, CLICK_TWICE.concurrency(10).nodes(3)),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
+const STOCK_FIRST: &[(&str, &str)] = &[("order", "stock-first")];
 const CLICK_TWICE: Scenario = SMALL.buyers(5).double_clicks();

@@ -46,16 +46,14 @@ async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "version-column",
-    family: Family::Database,
     promise: Promise::everywhere(Harms::UNSOLD),
     options: &[retries(10_000)],
-    crash_points: &["the stock is written"],
     demonstrations: &[
         show("no-retries", Undersells, SIX_BUYERS.options(&[("retries", "0")])),
         show("turned-away", Contends, SMALL.options(&[("retries", "0")])),
         show("with-retries", Holds, SIX_BUYERS),
     ],
-    ..Strategy::PLAIN
+    ..DATABASE_STRATEGY
 };
 
 const SIX_BUYERS: Scenario = SMALL.buyers(6);

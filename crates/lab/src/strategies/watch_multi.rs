@@ -63,11 +63,9 @@ pub const STRATEGY: Strategy = Strategy {
     demonstrations: &[
         show("without-retries", Undersells, SIX.options(&[("retries", "0")])),
         show("with-retries", Holds, SIX),
-        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
+        show("crash", Undersells, ONE_BY_ONE.options(UNIT_LOST)),
     ],
     ..Strategy::PLAIN
 };
 
 const SIX: Scenario = SMALL.buyers(6);
-const ONE_BY_ONE: Scenario = SMALL.concurrency(1);
-const CRASH: &[(&str, &str)] = &[("crash_at", "the unit is taken"), ("restart_ms", "0")];

@@ -3,18 +3,17 @@
 //! A multiplexed connection, made on first use, and again after any I/O error or timeout: nobody
 //! knows what a silent connection will still deliver.
 
-use super::script::Request;
-use super::tap::Tapped;
+use super::script::{LuaScript, Request, text, words};
+use super::tap::{Tap, Tapped};
 use super::wakeups::{Channels, Wakeups, listening};
-use crate::error::LockError;
-use redis::{
-    Arg, AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
-    aio::MultiplexedConnection, cmd,
-};
-use std::io;
-use std::panic::Location;
+use crate::error::{Answer, LockError};
+use futures_util::TryFutureExt;
+use redis::ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, NoScript, TryAgain};
+use redis::aio::{MultiplexedConnection, PubSub};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult};
+use redis::{Value, cmd};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::{io, time::Duration};
 use tokio::{sync::Mutex, time::timeout};
 
 const TIMEOUT: Duration = Duration::from_millis(500);
@@ -32,12 +31,12 @@ pub struct Wire {
 
 impl Line {
     /// Connects to nothing yet.
-    pub fn new(url: &str) -> Result<Self, RedisError> {
+    pub fn new(url: &str) -> RedisResult<Self> {
         Self::with_timeout(url, TIMEOUT)
     }
 
     /// A request waits at most so long for a connection, and then for its reply.
-    pub fn with_timeout(url: &str, limit: Duration) -> Result<Self, RedisError> {
+    pub fn with_timeout(url: &str, limit: Duration) -> RedisResult<Self> {
         let wire = Wire::new(redis::Client::open(url)?, limit);
         Ok(Self::around(wire, |trips| &mut trips.redis, "redis"))
     }
@@ -50,72 +49,56 @@ impl Line {
 
     /// Sends a command, or runs a script.
     #[track_caller]
-    pub fn send<'a, T: FromRedisValue + Send>(
-        &'a self,
-        request: &'a impl Request,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'a {
-        let at = Location::caller();
-        if let Some(script) = request.script() {
-            self.tap.meter.ran(script.name);
-        }
-        async move {
-            let answer = self.connection.answer(request);
-            Ok(redis::from_redis_value(self.tap.pass(at, || request.text(), show, answer).await?)?)
-        }
+    pub fn send<T: FromRedisValue>(
+        &self,
+        request: &impl Request,
+    ) -> impl Future<Output = RedisResult<T>> + Send {
+        let (command, script) = request.parts();
+        script.iter().for_each(|script| self.tap.meter.ran(script.name));
+        let answer = self.connection.answer(command, script);
+        let passed = Tap::pass(&self.tap, move || text(command, script), show, answer);
+        async move { Ok(redis::from_redis_value(passed.await?)?) }
+    }
+
+    /// [`Line::send`], with the errors of a lock.
+    #[track_caller]
+    pub fn ask<T: FromRedisValue>(
+        &self,
+        request: &impl Request,
+    ) -> impl Future<Output = Answer<T>> + Send {
+        self.send(request).map_err(|error| self.lock_error(error))
     }
 
     /// Subscribes, or joins those who have, on a connection of its own for each channel. Redis has
     /// confirmed it when this returns: later messages arrive while the connection lives.
     #[track_caller]
-    pub fn subscribe<'a>(
-        &'a self,
-        channel: &'a str,
-    ) -> impl Future<Output = Result<Wakeups, RedisError>> + Send + 'a {
-        let at = Location::caller();
+    pub fn subscribe(&self, channel: &str) -> impl Future<Output = RedisResult<Wakeups>> + Send {
         let wire = &self.connection;
+        let text = move || format!("SUBSCRIBE {channel}");
+        let subscribed = |_: &PubSub| "subscribed".to_owned();
+        let subscribing = Tap::pass(&self.tap, text, subscribed, wire.subscribed(channel));
         async move {
             let mut channels = wire.channels.lock().await;
             let known = channels.get(channel).and_then(Weak::upgrade);
-            if let Some(alive) = known.filter(|known| !known.ended.is_cancelled()) {
-                return Ok(Wakeups { channel: alive, woken: false });
+            if let Some(alive) = known.filter(|known| !known.permits.is_closed()) {
+                return Ok(Wakeups { channel: alive, woken: None });
             }
-            let connecting = async {
-                let mut connection = wire.client.get_async_pubsub().await?;
-                connection.subscribe(channel).await?;
-                Ok::<_, RedisError>(connection)
-            };
-            let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
-            let request = async { timeout(wire.limit, connecting).await.map_err(timed_out)? };
-            let text = || format!("SUBSCRIBE {channel}");
-            let subscribed = self.tap.pass(at, text, |_| "subscribed".to_owned(), request).await?;
-            let new = Arc::new(listening(subscribed, self.tap.clone()));
+            let new = Arc::new(listening(subscribing.await?, self.tap.clone()));
             channels.retain(|_, channel| channel.strong_count() > 0);
             channels.insert(channel.to_owned(), Arc::downgrade(&new));
-            Ok(Wakeups { channel: new, woken: false })
+            Ok(Wakeups { channel: new, woken: None })
         }
-    }
-
-    /// [`Line::send`], with the errors of a lock.
-    #[track_caller]
-    pub fn ask<'a, T: FromRedisValue + Send>(
-        &'a self,
-        request: &'a impl Request,
-    ) -> impl Future<Output = Result<T, LockError>> + Send + 'a {
-        let sending = self.send(request);
-        async move { sending.await.map_err(|error| self.lock_error(error)) }
     }
 
     /// Classifies an error for a lock.
     pub fn lock_error(&self, source: RedisError) -> LockError {
-        use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, TryAgain};
         let node = self.tap.node.clone();
-        match source.kind() {
-            // A Redis that loads or has lost its primary answers later.
-            ErrorKind::Server(BusyLoading | MasterDown | TryAgain | ClusterDown) => {
-                LockError::Unreachable { node, source }
-            }
-            _ if is_broken(&source) => LockError::Unreachable { node, source },
-            _ => LockError::Refused { node, source },
+        // A Redis that loads or has lost its primary answers later.
+        let later = [BusyLoading, MasterDown, TryAgain, ClusterDown].map(ErrorKind::Server);
+        if later.contains(&source.kind()) || is_broken(&source) {
+            LockError::Unreachable { node, source }
+        } else {
+            LockError::Refused { node, source }
         }
     }
 }
@@ -126,34 +109,23 @@ fn is_broken(error: &RedisError) -> bool {
 
 impl Wire {
     fn new(client: redis::Client, limit: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            client,
-            limit,
-            connection: Mutex::default(),
-            channels: Channels::default(),
-        })
+        Arc::new(Self { client, limit, connection: Mutex::default(), channels: Mutex::default() })
     }
 
     /// A Redis that does not know a script is sent all of it, and knows it from then on.
-    async fn answer(&self, request: &impl Request) -> Result<Value, RedisError> {
-        let (answer, unknown) = (self.query(request.command()).await, ServerErrorKind::NoScript);
-        match (&answer, request.script()) {
-            (Err(error), Some(script)) if error.kind() == ErrorKind::Server(unknown) => {
-                let mut eval = cmd("EVAL");
-                eval.arg(script.source);
+    async fn answer(&self, command: &Cmd, script: Option<&LuaScript>) -> RedisResult<Value> {
+        let answer = self.query(command).await;
+        match (&answer, script) {
+            (Err(error), Some(script)) if error.kind() == ErrorKind::Server(NoScript) => {
                 // Behind the command's name and the hash.
-                for argument in request.command().args_iter().skip(2) {
-                    if let Arg::Simple(bytes) = argument {
-                        eval.arg(bytes);
-                    }
-                }
-                self.query(&eval).await
+                let keys_and_arguments: Vec<_> = words(command).skip(2).collect();
+                self.query(cmd("EVAL").arg(script.source).arg(keys_and_arguments)).await
             }
             _ => answer,
         }
     }
 
-    async fn query(&self, command: &Cmd) -> Result<Value, RedisError> {
+    async fn query(&self, command: &Cmd) -> RedisResult<Value> {
         let mut connection = self.connected().await?;
         let answer = command.query_async(&mut connection).await;
         if answer.as_ref().is_err_and(is_broken) {
@@ -163,7 +135,7 @@ impl Wire {
         answer
     }
 
-    async fn connected(&self) -> Result<MultiplexedConnection, RedisError> {
+    async fn connected(&self) -> RedisResult<MultiplexedConnection> {
         // One task connects; the others wait for it.
         let mut current = self.connection.lock().await;
         if let Some(connection) = &*current {
@@ -174,6 +146,17 @@ impl Wire {
             .set_response_timeout(Some(self.limit));
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
         Ok(current.insert(connecting.await?).clone())
+    }
+
+    /// A connection of its own, subscribed.
+    async fn subscribed(&self, channel: &str) -> RedisResult<PubSub> {
+        let connecting = async {
+            let mut connection = self.client.get_async_pubsub().await?;
+            connection.subscribe(channel).await?;
+            Ok(connection)
+        };
+        let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+        timeout(self.limit, connecting).await.map_err(timed_out)?
     }
 }
 

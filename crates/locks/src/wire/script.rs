@@ -5,30 +5,13 @@ use std::sync::OnceLock;
 
 /// A command, or a call of a script.
 pub trait Request: Sync {
-    fn command(&self) -> &Cmd;
-
-    /// What the command's hash stands for, if it is a call.
-    fn script(&self) -> Option<&'static LuaScript> {
-        None
-    }
-
-    /// As typed, with a script's name instead of its hash.
-    fn text(&self) -> String {
-        let words = self.command().args_iter().map(|argument| match argument {
-            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            _ => String::new(),
-        });
-        let mut words: Vec<String> = words.collect();
-        if let (Some(script), Some(hash)) = (self.script(), words.get_mut(1)) {
-            script.name.clone_into(hash);
-        }
-        words.join(" ")
-    }
+    /// The command, and the script that its hash stands for, if it is a call.
+    fn parts(&self) -> (&Cmd, Option<&'static LuaScript>);
 }
 
 impl Request for Cmd {
-    fn command(&self) -> &Cmd {
-        self
+    fn parts(&self) -> (&Cmd, Option<&'static LuaScript>) {
+        (self, None)
     }
 }
 
@@ -68,11 +51,24 @@ impl ScriptCall {
 }
 
 impl Request for ScriptCall {
-    fn command(&self) -> &Cmd {
-        &self.evalsha
+    fn parts(&self) -> (&Cmd, Option<&'static LuaScript>) {
+        (&self.evalsha, Some(self.script))
     }
+}
 
-    fn script(&self) -> Option<&'static LuaScript> {
-        Some(self.script)
+/// A command's name and its arguments.
+pub(super) fn words(command: &Cmd) -> impl Iterator<Item = &[u8]> {
+    command.args_iter().filter_map(|word| match word {
+        Arg::Simple(bytes) => Some(bytes),
+        _ => None,
+    })
+}
+
+/// As typed, with a script's name instead of its hash.
+pub(super) fn text(command: &Cmd, script: Option<&LuaScript>) -> String {
+    let mut words: Vec<_> = words(command).map(String::from_utf8_lossy).collect();
+    if let (Some(script), Some(hash)) = (script, words.get_mut(1)) {
+        *hash = script.name.into();
     }
+    words.join(" ")
 }

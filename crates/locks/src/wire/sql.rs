@@ -1,9 +1,10 @@
 //! Postgres, counted and watched like a `Line`: each statement is one round trip.
 
 use super::tap::{Tap, Tapped};
-use futures_util::TryStreamExt;
-use sqlx::{Column, Either, Error, Executor, FromRow, PgConnection, PgPool, Row, postgres::PgRow};
-use std::panic::Location;
+use futures_util::{FutureExt, TryFutureExt, TryStreamExt};
+use sqlx::postgres::PgRow;
+use sqlx::{Column, Either, Error, FromRow, PgConnection, PgExecutor, PgPool, Row};
+use std::borrow::Borrow;
 use stores::{postgres::Transaction, sql::Values};
 
 /// One client's pool.
@@ -16,107 +17,87 @@ impl Sql {
 
     /// A transaction, begun.
     #[track_caller]
-    pub fn begin(&self) -> impl Future<Output = Result<SqlTransaction, Error>> + Send + '_ {
-        let at = Location::caller();
-        async move {
-            let begun = Transaction::begin(&self.connection, "BEGIN");
-            let transaction = self.tap.pass(at, word("BEGIN"), |_| word("BEGIN")(), begun).await?;
-            Ok(SqlTransaction { transaction, tap: self.tap.clone(), hears: None })
-        }
+    pub fn begin(&self) -> impl Future<Output = Result<SqlTransaction, Error>> + Send {
+        let begun = verb(&self.tap, "BEGIN", Transaction::begin(&self.connection, "BEGIN"));
+        begun.map_ok(|begun| SqlTransaction { begun, tap: self.tap.clone(), hears: None })
     }
 }
 
 /// A transaction. Dropping it unfinished closes its connection (see [`Transaction`]).
 pub struct SqlTransaction {
-    transaction: Transaction,
+    begun: Transaction,
     tap: Tap,
-    hears: Option<Hears>,
+    /// Is told of every statement that fails.
+    pub(crate) hears: Option<Hears>,
 }
 
-/// Told of every statement that fails.
 type Hears = Box<dyn Fn(&Error) + Send + Sync>;
 
 impl SqlTransaction {
-    pub(crate) fn told_by(&mut self, hears: impl Fn(&Error) + Send + Sync + 'static) {
-        self.hears = Some(Box::new(hears));
-    }
-
     /// The connection itself: its requests are neither counted nor watched.
     pub fn unwatched(&mut self) -> &mut PgConnection {
-        &mut self.transaction
+        &mut self.begun
     }
 
     #[track_caller]
     pub fn commit(self) -> impl Future<Output = Result<(), Error>> + Send {
-        let at = Location::caller();
-        let ending = self.transaction.commit();
-        async move { self.tap.pass(at, word("COMMIT"), |_| word("COMMIT")(), ending).await }
+        verb(self.tap, "COMMIT", self.begun.commit())
     }
 
     #[track_caller]
     pub fn rollback(self) -> impl Future<Output = Result<(), Error>> + Send {
-        let at = Location::caller();
-        let ending = self.transaction.rollback();
-        async move { self.tap.pass(at, word("ROLLBACK"), |_| word("ROLLBACK")(), ending).await }
+        verb(self.tap, "ROLLBACK", self.begun.rollback())
     }
 }
 
-fn word(word: &'static str) -> impl Fn() -> String + Send {
-    move || word.to_owned()
-}
-
 macro_rules! statements {
-    ($of:ty, $self:ident: $receiver:ty, $connection:expr, $told:expr) => {
+    ($of:ty, $self:ident: $receiver:ty, $on:expr, $told:expr) => {
         impl $of {
             /// A single statement; answers how many rows it touched.
             #[track_caller]
-            pub fn run<'a>(
+            pub fn run(
                 $self: $receiver,
                 sql: &'static str,
-                values: impl Values + 'a,
-            ) -> impl Future<Output = Result<u64, Error>> + Send + 'a {
-                let at = Location::caller();
-                async move {
-                    let result = statement(&$self.tap, at, $connection, sql, values).await;
-                    Ok(result.inspect_err($told)?.0)
-                }
+                values: impl Values,
+            ) -> impl Future<Output = Result<u64, Error>> + Send {
+                let done = statement(&$self.tap, $on, sql, values);
+                done.inspect_err($told).map_ok(|(touched, _)| touched)
             }
 
             /// A single statement; answers its first row. `T` is a tuple, or derives `FromRow`.
             #[track_caller]
-            pub fn row<'a, T: for<'r> FromRow<'r, PgRow> + Send>(
+            pub fn row<T: for<'r> FromRow<'r, PgRow>>(
                 $self: $receiver,
                 sql: &'static str,
-                values: impl Values + 'a,
-            ) -> impl Future<Output = Result<Option<T>, Error>> + Send + 'a {
-                let at = Location::caller();
-                async move {
-                    let result = statement(&$self.tap, at, $connection, sql, values).await;
-                    let row = result.inspect_err($told)?.1;
-                    row.map(|row| T::from_row(&row)).transpose()
-                }
+                values: impl Values,
+            ) -> impl Future<Output = Result<Option<T>, Error>> + Send {
+                let done = statement(&$self.tap, $on, sql, values);
+                let decoded = |row: PgRow| T::from_row(&row);
+                done.inspect_err($told).map(move |done| done?.1.map(decoded).transpose())
             }
         }
     };
 }
 
-statements!(Sql, self: &'a Self, &mut *self.connection.acquire().await?, |_| ());
-statements!(SqlTransaction, self: &'a mut Self, &mut self.transaction, |error| {
+statements!(Sql, self: &Self, &self.connection, |_| ());
+statements!(SqlTransaction, self: &mut Self, &mut *self.begun, |error| {
     self.hears.iter().for_each(|hears| hears(error));
 });
 
 /// How many rows it touched, and the first that it answers.
-async fn statement(
+type Done = (u64, Option<PgRow>);
+
+#[track_caller]
+fn statement<'a>(
     tap: &Tap,
-    at: &'static Location<'static>,
-    connection: &mut PgConnection,
+    on: impl PgExecutor<'a>,
     sql: &'static str,
     values: impl Values,
-) -> Result<(u64, Option<PgRow>), Error> {
-    let query = sqlx::query_with(sql, values.bind().map_err(Error::Encode)?);
-    let request = async {
+) -> impl Future<Output = Result<Done, Error>> + Send {
+    let request = async move {
+        let query = sqlx::query_with(sql, values.bind().map_err(Error::Encode)?);
         let (mut touched, mut first) = (0, None);
-        let mut results = connection.fetch_many(query);
+        let mut results = on.fetch_many(query);
         while let Some(result) = results.try_next().await? {
             match result {
                 Either::Left(done) => touched += done.rows_affected(),
@@ -126,12 +107,22 @@ async fn statement(
         Ok((touched, first))
     };
     let text = || sql.split_whitespace().collect::<Vec<_>>().join(" ");
-    let show = |result: &(u64, Option<PgRow>)| match result {
+    let show = |done: &Done| match done {
         (_, Some(row)) => shown(row),
         (0, None) => "no row".to_owned(),
         (touched, None) => format!("{touched} row(s)"),
     };
-    tap.pass(at, text, show, request).await
+    Tap::pass(tap, text, show, request)
+}
+
+/// The statements around those of a transaction.
+#[track_caller]
+fn verb<T>(
+    tap: impl Borrow<Tap>,
+    verb: &'static str,
+    request: impl Future<Output = Result<T, Error>>,
+) -> impl Future<Output = Result<T, Error>> {
+    Tap::pass(tap, || verb.to_owned(), |_| verb.to_owned(), request)
 }
 
 /// `stock → 1`.

@@ -3,12 +3,9 @@
 use super::meter::{Meter, Server};
 use futures_util::future::BoxFuture;
 use std::panic::Location;
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fmt, io};
+use std::{borrow::Borrow, fmt, io, sync::Arc};
 
 /// A request, as it is about to be sent.
 #[derive(Debug, Clone)]
@@ -135,46 +132,45 @@ impl<C> Tapped<C> {
 
 impl Tap {
     /// Passes a request on. `text` and `show` run only for a watcher.
-    pub async fn pass<T, E: From<io::Error> + fmt::Display>(
-        &self,
-        at: &'static Location<'static>,
-        text: impl FnOnce() -> String + Send,
-        show: impl FnOnce(&T) -> String + Send,
-        request: impl Future<Output = Result<T, E>> + Send,
-    ) -> Result<T, E> {
-        let Some(watcher) = &self.watcher else {
-            self.meter.count(self.server, at);
-            return request.await;
-        };
+    #[track_caller]
+    pub fn pass<T, E: From<io::Error> + fmt::Display>(
+        tap: impl Borrow<Self>,
+        text: impl FnOnce() -> String,
+        show: impl FnOnce(&T) -> String,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> impl Future<Output = Result<T, E>> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let sent = Sent {
-            id: NUMBER.fetch_add(1, Relaxed),
-            client: self.client.clone(),
-            node: self.node.clone(),
-            text: text(),
-            at,
-        };
-        let verdict = watcher.before(&sent).await;
-        if matches!(verdict, Verdict::Fail) {
-            watcher.after(&sent, &Reply::NotSent);
-            return Err(reset());
-        }
-        self.meter.count(self.server, at);
-        let result = request.await;
-        let reply = match &result {
-            Ok(answer) => Reply::Answer(show(answer)),
-            Err(error) => Reply::Error(error.to_string()),
-        };
-        match verdict {
-            Verdict::LoseReply => {
-                watcher.after(&sent, &Reply::Lost(reply.to_string()));
+        let at = Location::caller();
+        async move {
+            let tap = tap.borrow();
+            let Some(watcher) = &tap.watcher else {
+                tap.meter.count(tap.server, at);
+                return request.await;
+            };
+            let (client, node) = (tap.client.clone(), tap.node.clone());
+            let sent = Sent { id: NUMBER.fetch_add(1, Relaxed), client, node, text: text(), at };
+            let verdict = watcher.before(&sent).await;
+            if matches!(verdict, Verdict::Fail) {
+                watcher.after(&sent, &Reply::NotSent);
                 return Err(reset());
             }
-            Verdict::GoThenWait(pause) => pause.await,
-            Verdict::Go | Verdict::Fail => {}
+            tap.meter.count(tap.server, at);
+            let result = request.await;
+            let reply = match &result {
+                Ok(answer) => Reply::Answer(show(answer)),
+                Err(error) => Reply::Error(error.to_string()),
+            };
+            match verdict {
+                Verdict::LoseReply => {
+                    watcher.after(&sent, &Reply::Lost(reply.to_string()));
+                    return Err(reset());
+                }
+                Verdict::GoThenWait(pause) => pause.await,
+                Verdict::Go | Verdict::Fail => {}
+            }
+            watcher.after(&sent, &reply);
+            result
         }
-        watcher.after(&sent, &reply);
-        result
     }
 }
 

@@ -2,34 +2,31 @@
 //! feature `zookeeper` connecting is an error, so that nothing else is ever called.
 #![cfg_attr(not(feature = "zookeeper"), allow(unused))]
 
-use super::tap::Tapped;
-use std::{io, panic::Location, sync::Arc, time::Duration};
+use super::tap::{Tap, Tapped};
+use futures_util::{FutureExt, future::BoxFuture};
+use std::{io, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 #[cfg(feature = "zookeeper")]
 use zookeeper_client::SessionState::{ConnectedReadOnly, SyncConnected};
 #[cfg(feature = "zookeeper")]
-use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher};
+use zookeeper_client::{Acls, Client, CreateMode, Error};
 
-/// Without the client there is none, and so no watcher.
+/// Without the client there is none.
 #[cfg(not(feature = "zookeeper"))]
 #[derive(Clone)]
 pub enum Client {}
-#[cfg(not(feature = "zookeeper"))]
-type OneshotWatcher = Client;
 
 /// A request, or, in a program that has no client, nothing: there can be no session.
-#[cfg(feature = "zookeeper")]
 macro_rules! of {
-    ($client:expr, $request:expr) => {
-        $request
-    };
-}
-#[cfg(not(feature = "zookeeper"))]
-macro_rules! of {
-    ($client:expr, $request:expr) => {
+    ($client:expr, $request:expr) => {{
+        #[cfg(feature = "zookeeper")]
+        {
+            $request
+        }
+        #[cfg(not(feature = "zookeeper"))]
         match $client {}
-    };
+    }};
 }
 
 /// Failures, by what helps against them.
@@ -152,15 +149,8 @@ async fn connect(cluster: &str, timeout: Duration) -> Result<Client, ZooError> {
 /// A session. Its requests are sent when they are first polled: a watcher may delay them.
 pub type ZooSession = Tapped<Client>;
 
-/// Fires once, when its node changes or the session ends.
-pub struct ZooWatch(OneshotWatcher);
-
-impl ZooWatch {
-    /// Waits until it fires.
-    pub async fn fires(self) {
-        of!(self.0, drop(self.0.changed().await))
-    }
-}
+/// Ends once its node changes or the session ends.
+pub type ZooWatch = BoxFuture<'static, ()>;
 
 impl ZooSession {
     /// The same, neither counted nor watched.
@@ -219,13 +209,13 @@ macro_rules! requests {
         impl ZooSession {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name<'a>(
-                &'a self,
-                $path: &'a str,
-            ) -> impl Future<Output = Result<$answer, ZooError>> + Send + 'a {
-                let (at, $client) = (Location::caller(), &self.connection);
+            pub fn $name(
+                &self,
+                $path: &str,
+            ) -> impl Future<Output = Result<$answer, ZooError>> + Send {
+                let $client = &self.connection;
                 let request = async move { of!(*$client, $request) };
-                self.tap.pass(at, move || format!($text), $show, request)
+                Tap::pass(&self.tap, move || format!($text), $show, request)
             })*
         }
     };
@@ -254,7 +244,8 @@ requests! {
     watch(path: "stat -w {path}", |(czxid, _)| shown(*czxid)) -> (Option<u64>, ZooWatch)
         = |client| {
             let (stat, watch) = client.check_and_watch_stat(path).await?;
-            Ok((stat.map(|stat| stat.czxid.unsigned_abs()), ZooWatch(watch)))
+            let changed = watch.changed().map(drop).boxed();
+            Ok((stat.map(|stat| stat.czxid.unsigned_abs()), changed))
         };
 }
 

@@ -2,14 +2,14 @@
 
 use super::super::error::{LessonError, Result};
 use super::super::lesson::REDIS_NODE as REDIS;
+use super::super::timeline::{Event, Name};
 use super::super::waiting::{STEP_TIMEOUT, in_time};
-use super::gate::{Decision, Gate, Of, Waiting};
+use super::gate::{Gate, Waiting, Which};
 use super::{LOCK, Stage, recording::Step};
-use locks::wire::{Clock, Line, Reply, Sql};
+use locks::wire::{Clock, Line, Reply, Sql, Tapped, Verdict};
 use locks::{Acquired, Guard, Lock, LockError, Released, zookeeper::Zoo};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::{future::Future, panic::Location, time::Duration};
-use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinError};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// A client: its connections, its clock, its gate. Another process, as far as any lock can tell.
 #[derive(Clone)]
 pub struct Client {
-    pub id: &'static str,
+    pub id: Name,
     stage: Stage,
     gate: Arc<Gate>,
     pub clock: Clock,
@@ -28,43 +28,41 @@ type Tried<G> = Result<Acquired<G>, LockError>;
 
 impl Stage {
     /// Clears the stage for an act of these clients.
-    pub async fn act<const N: usize>(
-        &self,
-        id: &str,
-        clients: [&'static str; N],
-    ) -> Result<[Client; N]> {
+    pub async fn act<const N: usize>(&self, id: &str, clients: [Name; N]) -> Result<[Client; N]> {
         self.opens(id).await?;
         Ok(clients.map(|id| self.client(id)))
     }
 
-    pub fn client(&self, id: &'static str) -> Client {
+    pub fn client(&self, id: Name) -> Client {
         let stage = self.clone();
         Client { id, stage, gate: Arc::default(), clock: Clock::default() }
     }
 }
 
 impl Client {
-    pub fn line(&self) -> Result<Line> {
+    fn watched<C>(&self, connection: Tapped<C>) -> Tapped<C> {
+        connection.of(self.id).watched_by(self.gate.clone())
+    }
+
+    pub fn line(&self) -> Line {
         self.line_to(REDIS)
     }
 
-    pub fn line_to(&self, node: &str) -> Result<Line> {
-        let line = self.stage.connect(node)?;
-        Ok(line.of(self.id).watched_by(self.gate.clone()))
+    pub fn line_to(&self, node: &str) -> Line {
+        self.watched(self.stage.hand(node).another_connection())
     }
 
-    pub fn lines_to(&self, nodes: &[&str]) -> Result<Vec<Line>> {
+    pub fn lines_to(&self, nodes: &[&str]) -> Vec<Line> {
         nodes.iter().map(|node| self.line_to(node)).collect()
     }
 
     pub fn sql(&self) -> Sql {
-        let sql = Sql::new(self.stage.0.servers.postgres.clone());
-        sql.of(self.id).watched_by(self.gate.clone())
+        self.watched(Sql::new(self.stage.0.servers.postgres.clone()))
     }
 
     /// A session with ZooKeeper at this address.
     pub fn zoo(&self, address: &str, session: Duration) -> Zoo {
-        Zoo::new(address, session).of(self.id).watched_by(self.gate.clone())
+        self.watched(Zoo::new(address, session))
     }
 
     /// Starts something; its requests wait in the gate.
@@ -73,7 +71,7 @@ impl Client {
         what: impl Future<Output = T> + Send + 'static,
     ) -> Doing<T> {
         let task = AbortOnDropHandle::new(tokio::spawn(what));
-        Doing { client: self.clone(), of: Of::Work, task, outcome: |_| None }
+        Doing { client: self.clone(), which: Which::default(), task, outcome: |_| None }
     }
 
     /// Starts to take a lock; believes to hold it once it is told so.
@@ -105,31 +103,23 @@ impl Client {
     }
 
     /// Takes the lock in one request and has it.
-    pub async fn takes<L: Lock + Clone>(&self, lock: &L, step: &'static str) -> Result<L::Guard> {
+    pub async fn takes<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<L::Guard> {
         let tried = self.acquires(lock, Duration::ZERO).last(step).await?;
         self.must_hold(tried)
     }
 
     /// Tries once, in one request; `None` if somebody else has it.
-    pub async fn tries<L: Lock + Clone>(
-        &self,
-        lock: &L,
-        step: &'static str,
-    ) -> Result<Option<L::Guard>> {
+    pub async fn tries<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<Option<L::Guard>> {
         Ok(self.acquires(lock, Duration::ZERO).last(step).await??.held())
     }
 
     /// Asks several nodes, and gives back (step `give-back`) whatever is not enough.
-    pub async fn asks<L: Lock + Clone>(
-        &self,
-        lock: &L,
-        step: &'static str,
-    ) -> Result<Tried<L::Guard>> {
+    pub async fn asks<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<Tried<L::Guard>> {
         self.acquires(lock, Duration::ZERO).rest_or_gives_back(step).await
     }
 
     /// Gives it back, in one request or a few.
-    pub async fn unlocks<G: Guard>(&self, guard: G, step: &'static str) -> Result<Released> {
+    pub async fn unlocks<G: Guard>(&self, guard: G, step: Name) -> Result<Released> {
         Ok(self.releases(guard).rest(step).await??)
     }
 
@@ -138,66 +128,68 @@ impl Client {
         tried?.held().ok_or(LessonError::TooSlow("somebody should have the lock and has not"))
     }
 
+    /// Its belief changes with the step that was just recorded.
     pub fn believes(&self, holds: bool) {
-        self.stage.believes(self.id, holds);
+        self.stops_believing();
+        let record = &mut *self.stage.0.record.lock();
+        record.scene.believers.extend(holds.then_some(self.id));
+        if let Some(last) = record.events.last_mut() {
+            last.believers.clone_from(&record.scene.believers);
+        }
     }
 
     /// From its next step on it does not count as a holder: its work is done.
     pub fn stops_believing(&self) {
-        self.stage.stops_believing(self.id);
+        let scene = &mut self.stage.0.record.lock().scene;
+        scene.believers.retain(|believer| *believer != self.id);
     }
 
     /// The next request of its work.
     pub fn next(&self) -> Next<'_> {
-        Next { client: self, of: Of::Work }
+        Next { client: self, which: Which::default() }
     }
 
     /// Its next request to this node.
-    pub fn at(&self, node: &'static str) -> Next<'_> {
-        Next { client: self, of: Of::WorkAt(node) }
+    pub fn at(&self, node: Name) -> Next<'_> {
+        Next { client: self, which: Which { node: Some(node), is_renewal: false } }
     }
 
     /// The next renewal.
     pub fn watchdog(&self) -> Next<'_> {
-        Next { client: self, of: Of::Watchdog }
+        Next { client: self, which: Which { node: None, is_renewal: true } }
     }
 
-    async fn let_pass(
-        &self,
-        waiting: Waiting,
-        decision: Decision,
-        step: &'static str,
-    ) -> Result<Reply> {
+    async fn let_pass(&self, waiting: Waiting, verdict: Verdict, step: Name) -> Result<Reply> {
         let Waiting { sent, decide } = waiting;
-        let (answer, answered) = oneshot::channel();
-        self.gate.replies.lock().insert(sent.id, answer);
-        if decide.send(decision).is_err() {
+        let is_staged = !matches!(verdict, Verdict::Go);
+        if decide.send(verdict).is_err() {
             return Err(LessonError::TooSlow("a client gave up while it was waited for"));
         }
-        let reply =
-            in_time(answered, NO_REPLY).await?.map_err(|_| LessonError::TooSlow(NO_REPLY))?;
-        let step = self.stage.step(self.id, step).at(sent.at.file(), sent.at.line());
-        let step = step.staged(decision != Decision::Go);
-        let to = self.stage.0.lesson.actor(&sent.node);
-        step.to(to).with(&*sent.text, reply.to_string()).await?;
+        let replied = self.gate.wait(|| self.gate.replies.lock().remove(&sent.id));
+        let reply = in_time(replied, "a reply that should come did not").await?;
+        let event = Event {
+            to: self.stage.0.lesson.actor(&sent.node),
+            command: Some(sent.text),
+            reply: Some(reply.to_string()),
+            line: Some((sent.at.file(), sent.at.line())),
+            is_staged,
+            ..Event::of(self.id, step)
+        };
+        self.stage.write(event).await?;
         Ok(reply)
     }
 
     /// Waits until the client stands before its next request, without letting it pass.
     pub async fn stands(&self) -> Result {
-        let waits = || {
-            let waiting = self.gate.waiting.lock();
-            let mut waiting = waiting.iter();
-            waiting.any(|one| !one.decide.is_closed() && !one.is_renewal()).then_some(())
-        };
-        in_time(self.gate.wait(waits), NO_REQUEST).await
+        in_time(self.gate.wait(|| self.gate.is_met().then_some(())), NO_REQUEST).await
     }
 
     /// A message of a subscription arrives.
-    pub async fn hears(&self, step: &'static str) -> Result {
+    pub async fn hears(&self, step: Name) -> Result {
         let heard = self.gate.wait(|| self.gate.heard.lock().pop_front());
         let heard = in_time(heard, "a message that should come did not").await?;
-        self.stage.step(self.id, step).with("MESSAGE", heard).await
+        let (command, reply) = (Some("MESSAGE".to_owned()), Some(heard));
+        self.stage.write(Event { command, reply, ..Event::of(self.id, step) }).await
     }
 
     /// Whether no message has come so far.
@@ -219,7 +211,7 @@ impl Client {
     pub fn pauses<'a>(
         &'a self,
         node: &'a str,
-        step: &'static str,
+        step: Name,
     ) -> impl Future<Output = Result> + Send + 'a {
         let plays = self.stage.plays(self.id, step);
         async move {
@@ -235,13 +227,15 @@ impl Client {
     /// Dies, at the line that it was about to send or with a lock: nothing of it runs any more, and
     /// what it wanted to send is never sent.
     #[track_caller]
-    pub fn crashes<T>(&self, with: T, step: &'static str) -> Step<'_> {
+    pub fn crashes<T>(&self, with: T, step: Name) -> Step<'_> {
         self.gate.dead.store(true, Relaxed);
         self.stops_believing();
         let stood = self.gate.waiting.lock().drain(..).next().map(|waiting| waiting.sent.at);
         drop(with);
         let at = stood.unwrap_or(Location::caller());
-        self.stage.plays(self.id, step).at(at.file(), at.line())
+        let mut step = self.stage.plays(self.id, step);
+        step.event.line = Some((at.file(), at.line()));
+        step
     }
 
     /// Leaves the stage: what it still has to tidy up passes unseen.
@@ -249,13 +243,12 @@ impl Client {
         self.gate.open.store(true, Relaxed);
         self.stops_believing();
         for one in std::mem::take(&mut *self.gate.waiting.lock()) {
-            let _ = one.decide.send(Decision::Go);
+            let _ = one.decide.send(Verdict::Go);
         }
     }
 }
 
 const NO_REQUEST: &str = "a request that should come did not";
-const NO_REPLY: &str = "a reply that should come did not";
 const NO_END: &str = "it does not end";
 /// The outcome of an attempt: the lock is its client's.
 const IN: &str = "in";
@@ -263,96 +256,83 @@ const IN: &str = "in";
 /// A request that is about to pass.
 pub struct Next<'a> {
     client: &'a Client,
-    of: Of,
+    which: Which,
 }
 
 impl Next<'_> {
-    pub async fn goes(self, step: &'static str) -> Result<Reply> {
-        self.pass(Decision::Go, step).await
+    pub async fn goes(self, step: Name) -> Result<Reply> {
+        self.pass(Verdict::Go, step).await
     }
 
     /// It is never sent: the connection breaks before.
-    pub async fn fails(self, step: &'static str) -> Result<Reply> {
-        self.pass(Decision::Fail, step).await
+    pub async fn fails(self, step: Name) -> Result<Reply> {
+        self.pass(Verdict::Fail, step).await
     }
 
     /// It is sent and done, and the client never hears of it.
-    pub async fn loses_reply(self, step: &'static str) -> Result<Reply> {
-        self.pass(Decision::LoseReply, step).await
+    pub async fn loses_reply(self, step: Name) -> Result<Reply> {
+        self.pass(Verdict::LoseReply, step).await
     }
 
-    async fn pass(self, decision: Decision, step: &'static str) -> Result<Reply> {
+    async fn pass(self, verdict: Verdict, step: Name) -> Result<Reply> {
         let gate = &self.client.gate;
-        let waiting = in_time(gate.wait(|| gate.first(self.of)), NO_REQUEST).await?;
-        self.client.let_pass(waiting, decision, step).await
+        let waiting = in_time(gate.wait(|| gate.first(self.which)), NO_REQUEST).await?;
+        self.client.let_pass(waiting, verdict, step).await
     }
 }
 
 /// Something that a client does. Dropping it ends it where it stands.
 pub struct Doing<T> {
     client: Client,
-    of: Of,
+    which: Which,
     task: AbortOnDropHandle<T>,
     /// What came of it, as captions name it.
-    outcome: fn(&T) -> Option<&'static str>,
+    outcome: fn(&T) -> Option<Name>,
 }
 
 impl<T> Doing<T> {
-    pub fn with_outcome(mut self, outcome: fn(&T) -> Option<&'static str>) -> Self {
+    pub fn with_outcome(mut self, outcome: fn(&T) -> Option<Name>) -> Self {
         self.outcome = outcome;
         self
     }
 
     /// Only its requests to this node are let pass by it.
-    pub fn at(mut self, node: &'static str) -> Self {
-        self.of = Of::WorkAt(node);
+    pub fn at(mut self, node: Name) -> Self {
+        self.which.node = Some(node);
         self
     }
 
     /// One request.
-    pub async fn next(&mut self, step: &'static str) -> Result<Reply> {
-        Next { client: &self.client, of: self.of }.goes(step).await
+    pub async fn next(&mut self, step: Name) -> Result<Reply> {
+        Next { client: &self.client, which: self.which }.goes(step).await
     }
 
     /// Lets requests pass until it has ended.
-    pub async fn rest(self, step: &'static str) -> Result<T> {
-        self.rest_by(Decision::Go, |_| step).await
-    }
-
-    /// The same, and none of them is sent.
-    pub async fn rest_fails(self, step: &'static str) -> Result<T> {
-        self.rest_by(Decision::Fail, |_| step).await
-    }
-
-    /// The same; what each request is called depends on its text.
-    pub async fn rest_named(self, step: impl Fn(&str) -> &'static str + Send) -> Result<T> {
-        self.rest_by(Decision::Go, step).await
+    pub async fn rest(self, step: Name) -> Result<T> {
+        self.rest_named(|_| step).await
     }
 
     /// Attempts on several nodes; what follows them is called `give-back`.
-    pub async fn rest_or_gives_back(self, step: &'static str) -> Result<T> {
+    pub async fn rest_or_gives_back(self, step: Name) -> Result<T> {
         self.rest_named(|sent| if sent.starts_with("SET") { step } else { "give-back" }).await
     }
 
-    async fn rest_by(
-        mut self,
-        decision: Decision,
-        step: impl Fn(&str) -> &'static str + Send,
-    ) -> Result<T> {
-        let (gate, of) = (self.client.gate.clone(), self.of);
+    /// What each request is called depends on its text.
+    pub async fn rest_named(mut self, step: impl Fn(&str) -> Name + Send) -> Result<T> {
+        let (gate, which) = (self.client.gate.clone(), self.which);
         loop {
             let waiting = tokio::select! {
                 ended = &mut self.task => return self.ended(ended),
-                waiting = gate.wait(|| gate.first(of)) => waiting,
+                waiting = gate.wait(|| gate.first(which)) => waiting,
                 () = sleep(STEP_TIMEOUT) => return Err(LessonError::TooSlow(NO_END)),
             };
             let name = step(&waiting.sent.text);
-            self.client.let_pass(waiting, decision, name).await?;
+            self.client.let_pass(waiting, Verdict::Go, name).await?;
         }
     }
 
     /// One request, and its end.
-    pub async fn last(mut self, step: &'static str) -> Result<T> {
+    pub async fn last(mut self, step: Name) -> Result<T> {
         self.next(step).await?;
         self.end().await
     }
@@ -378,9 +358,8 @@ impl<T> Doing<T> {
         self.task.abort_handle()
     }
 
-    /// Whether it has neither ended nor anything to send: it sleeps.
+    /// Whether it has neither ended nor anything of its work to send: it sleeps.
     pub fn sleeps(&self) -> bool {
-        let idle = self.client.gate.waiting.lock().iter().all(|one| one.decide.is_closed());
-        idle && !self.task.is_finished()
+        !self.client.gate.is_met() && !self.task.is_finished()
     }
 }

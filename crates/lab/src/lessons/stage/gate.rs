@@ -11,7 +11,8 @@ use tokio::sync::{Notify, oneshot};
 #[derive(Default)]
 pub(super) struct Gate {
     pub waiting: Mutex<VecDeque<Waiting>>,
-    pub replies: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
+    /// By the number of the request.
+    pub replies: Mutex<HashMap<u64, Reply>>,
     pub heard: Mutex<VecDeque<String>>,
     arrived: Notify,
     pub dead: AtomicBool,
@@ -21,29 +22,23 @@ pub(super) struct Gate {
 
 pub(super) struct Waiting {
     pub sent: Sent,
-    pub decide: oneshot::Sender<Decision>,
+    pub decide: oneshot::Sender<Verdict>,
+}
+
+/// Which of a client's requests: by default all of its work, to any node.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Which {
+    /// What a watchdog sends, beside the work.
+    pub is_renewal: bool,
+    pub node: Option<&'static str>,
 }
 
 impl Waiting {
-    /// What a watchdog sends, beside the work.
-    pub fn is_renewal(&self) -> bool {
-        self.sent.text.contains("renew.lua")
+    fn is(&self, which: Which) -> bool {
+        let is_renewal = self.sent.text.contains("renew.lua");
+        let is_to_it = which.node.is_none_or(|node| node == &*self.sent.node);
+        !self.decide.is_closed() && is_renewal == which.is_renewal && is_to_it
     }
-}
-
-/// Which of a client's requests.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Of {
-    Work,
-    WorkAt(&'static str),
-    Watchdog,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decision {
-    Go,
-    Fail,
-    LoseReply,
 }
 
 impl Watcher for Gate {
@@ -58,19 +53,14 @@ impl Watcher for Gate {
             let (decide, decided) = oneshot::channel();
             self.waiting.lock().push_back(Waiting { sent: sent.clone(), decide });
             self.arrived.notify_waiters();
-            match decided.await {
-                Ok(Decision::Go) => Verdict::Go,
-                Ok(Decision::LoseReply) => Verdict::LoseReply,
-                // Nobody will ever let it pass: the play is over, or its client dead.
-                Ok(Decision::Fail) | Err(_) => Verdict::Fail,
-            }
+            // Or nobody will ever let it pass: the play is over, or its client dead.
+            decided.await.unwrap_or(Verdict::Fail)
         })
     }
 
     fn after(&self, sent: &Sent, reply: &Reply) {
-        if let Some(waits) = self.replies.lock().remove(&sent.id) {
-            let _ = waits.send(reply.clone());
-        }
+        self.replies.lock().insert(sent.id, reply.clone());
+        self.arrived.notify_waiters();
     }
 
     fn heard(&self, _client: &str, _node: &str, channel: &str, message: &str) {
@@ -93,15 +83,15 @@ impl Gate {
         }
     }
 
+    /// Whether the client stands before a request of its work.
+    pub fn is_met(&self) -> bool {
+        self.waiting.lock().iter().any(|one| one.is(Which::default()))
+    }
+
     /// The first request of this kind.
-    pub fn first(&self, of: Of) -> Option<Waiting> {
+    pub fn first(&self, which: Which) -> Option<Waiting> {
         let mut waiting = self.waiting.lock();
-        let fits = |one: &Waiting| match of {
-            Of::Work => !one.is_renewal(),
-            Of::WorkAt(node) => !one.is_renewal() && &*one.sent.node == node,
-            Of::Watchdog => one.is_renewal(),
-        };
-        let index = waiting.iter().position(|one| !one.decide.is_closed() && fits(one))?;
+        let index = waiting.iter().position(|one| one.is(which))?;
         waiting.remove(index)
     }
 }

@@ -1,8 +1,8 @@
-//! What the stage hand sees: keys, the queue, the shop. It looks through lines of its own,
+//! What the stage hand sees: keys, the queue, the shop. It looks through the stage's lines,
 //! unwatched, and waits for what only time brings.
 
 use super::super::error::{LessonError, Result};
-use super::super::shop::Seen;
+use super::super::timeline::{KeyState, Keys};
 use super::super::waiting::{STEP_TIMEOUT, until};
 use super::{LOCK, Stage};
 use crate::servers::OwnZooKeeper;
@@ -15,33 +15,29 @@ use tokio::time::Instant;
 static LOOK: LuaScript = LuaScript::new("look.lua", include_str!("look.lua"));
 
 impl Stage {
-    pub(super) async fn hand(&self, node: &str) -> Result<Line> {
-        let mut hands = self.0.hands.lock().await;
-        if let Some(line) = hands.get(node) {
-            return Ok(line.clone());
-        }
-        let line = self.connect(node)?.of("stage hand");
-        hands.insert(node.to_owned(), line.clone());
-        Ok(line)
+    /// The stage hand's connection to a node.
+    pub(super) fn hand(&self, node: &str) -> Line {
+        let nodes = self.0.nodes.lock();
+        let private = nodes.iter().find(|one| one.id == node).map(|one| &one.hand);
+        private.unwrap_or(&self.0.redis).clone()
     }
 
     /// What every key on stage holds now.
-    pub(super) async fn look(&self) -> Result<Vec<Seen>> {
+    pub(super) async fn look(&self) -> Result<Keys> {
         let (shown, shop, zoo) = {
             let scene = &self.0.record.lock().scene;
             (scene.shown.clone(), scene.shows_shop, scene.shows_zoo)
         };
         let several = shown.iter().any(|(node, _)| *node != shown[0].0);
-        let mut seen = Vec::new();
+        let mut seen = Keys::new();
         for (node, key) in shown {
             let looking = LOOK.on(&[&self.key(key)]);
             // The node may be down. What it remembers is seen when it is back.
-            let found: Result<(Option<String>, i64), _> =
-                self.hand(node).await?.send(&looking).await;
+            let found: Result<(Option<String>, i64), _> = self.hand(node).send(&looking).await;
             let (value, ttl) = found.unwrap_or((None, -2));
             let name = if several { format!("{node} {key}") } else { key.to_owned() };
             let value = value.map(|text| self.readable(&text));
-            seen.push((name, value, (ttl >= 0).then_some(ttl)));
+            seen.insert(name, KeyState::of(value, (ttl >= 0).then_some(ttl)));
         }
         if zoo {
             seen.extend(self.look_at_zoo().await?);
@@ -72,21 +68,19 @@ impl Stage {
         Ok(&self.zoo().await?.1)
     }
 
-    async fn look_at_zoo(&self) -> Result<Vec<Seen>> {
+    async fn look_at_zoo(&self) -> Result<Keys> {
         let session = self.zoo_session().await?;
         let path = self.queue();
-        let mut children = match session.children(&path).await {
+        let children = match session.children(&path).await {
             Ok(children) => children,
             Err(ZooError::NoNode) => Vec::new(),
             Err(error) => return Err(LockError::from(error).into()),
         };
-        // By place in the queue: the number stands at the end of the name.
-        children.sort_by_key(|child| child.rsplit('-').next().map(str::to_owned));
-        let mut seen = Vec::new();
+        let mut seen = Keys::new();
         for child in children {
             if let Ok(Some(czxid)) = session.stat(&format!("{path}/{child}")).await {
-                let value = format!("czxid {czxid:#x}");
-                seen.push((self.readable(&child), Some(value), None));
+                let value = Some(format!("czxid {czxid:#x}"));
+                seen.insert(self.readable(&child), KeyState::of(value, None));
             }
         }
         Ok(seen)
@@ -105,9 +99,7 @@ impl Stage {
 
     /// What Redis says of a key's time: -1 no expiry, -2 no such key.
     pub async fn pttl(&self, node: &str, key: &str) -> Result<i64> {
-        let line = self.hand(node).await?;
-        let ttl = line.send(redis::cmd("PTTL").arg(self.key(key))).await;
-        ttl.map_err(|error| line.lock_error(error).into())
+        Ok(self.hand(node).ask(redis::cmd("PTTL").arg(self.key(key))).await?)
     }
 
     /// Waits until a key is really gone.

@@ -33,8 +33,9 @@ mod recording;
 mod shopping;
 
 use super::error::{LessonError, Result};
-use super::lesson::{Kind, Lesson, NODES, REDIS_NODE as REDIS};
-use super::timeline::{Ending, Event, Moment, Timeline};
+pub use super::lesson::LOCK;
+use super::lesson::{Kind, Lesson, NODES};
+use super::timeline::{Ending, Event, Keys, Moment, Timeline};
 use super::{nodes::Node, pauses::PauseDetector, shop::Shop, waiting::STEP_TIMEOUT};
 use crate::options::Options;
 use crate::servers::{OwnZooKeeper, Servers};
@@ -42,16 +43,14 @@ use futures_util::future::join_all;
 use locks::{wire::Line, zookeeper::ZooSession};
 use parking_lot::Mutex;
 use record::{Record, Scene};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{collections::HashMap, sync::Arc};
 use tokio::sync::{OnceCell, mpsc};
 
 /// The lease of those whose lease must not end while we watch: it is never waited for.
 pub const LONG: Duration = Duration::from_secs(60);
 /// So much missing time explains anything.
 const LONGEST_EXCUSED: Duration = Duration::from_secs(1);
-/// The lock of all lessons.
-pub const LOCK: &str = "lock:phone";
 
 /// One play. Clones are the same play.
 #[derive(Clone)]
@@ -69,8 +68,8 @@ struct Inner {
     may_begin_again: bool,
     record: Mutex<Record>,
     told: Option<mpsc::UnboundedSender<Moment>>,
-    /// The stage hand's connections, by node.
-    hands: tokio::sync::Mutex<HashMap<String, Line>>,
+    /// The stage hand's connection to the Redis that all plays share.
+    redis: Line,
     /// ZooKeeper, as long as this play needs it, and the stage hand's session with it.
     zoo: OnceCell<(Arc<OwnZooKeeper>, ZooSession)>,
     nodes: Mutex<Vec<Arc<Node>>>,
@@ -84,12 +83,13 @@ impl Stage {
         options: Options,
         told: Option<mpsc::UnboundedSender<Moment>>,
         may_begin_again: bool,
-    ) -> Self {
+    ) -> Result<Self> {
         let id: String = uuid::Uuid::new_v4().simple().to_string();
-        let record =
-            Record { scene: Scene::new(0, 0, vec![]), events: vec![], told: 0, endings: vec![] };
-        Self(Arc::new(Inner {
+        let scene = Scene::new(0, 0, Keys::new());
+        let record = Record { scene, events: vec![], told: 0, endings: vec![] };
+        Ok(Self(Arc::new(Inner {
             lesson,
+            redis: Line::with_timeout(&servers.redis_url, STEP_TIMEOUT)?.of("stage hand"),
             prefix: servers.prefix_of(&id),
             shop: Shop::new(servers.postgres.clone(), &id),
             servers,
@@ -100,10 +100,9 @@ impl Stage {
             may_begin_again,
             record: Mutex::new(record),
             told,
-            hands: tokio::sync::Mutex::default(),
             zoo: OnceCell::new(),
             nodes: Mutex::default(),
-        }))
+        })))
     }
 
     pub fn options(&self) -> &Options {
@@ -141,8 +140,7 @@ impl Stage {
         self.shop().open().await?;
         let rows = self.shop().look().await?;
         let mut record = self.0.record.lock();
-        record.scene = Scene::new(number, record.events.len(), vec![(REDIS, LOCK)]);
-        record.scene.found(rows);
+        record.scene = Scene::new(number, record.events.len(), rows);
         Ok(())
     }
 
@@ -151,8 +149,7 @@ impl Stage {
         self.shop().run(statement).await?;
         let rows = self.shop().look().await?;
         let scene = &mut self.0.record.lock().scene;
-        scene.found(rows);
-        (scene.shown, scene.shows_shop) = (vec![], true);
+        (scene.shown, scene.shows_shop, scene.keys) = (vec![], true, rows);
         Ok(())
     }
 
@@ -200,7 +197,7 @@ impl Stage {
     pub async fn ends_by_rows(&self, was_passed: bool, alone: &str) -> Result {
         // The fenced row keeps the last buyer: had she got past, it would be her.
         let overwritten = was_passed && self.shop().was_sold_last_to("alice").await?;
-        match self.shop().oversold().await? > 0 || overwritten {
+        match self.shop().is_oversold().await? || overwritten {
             false if !was_passed => self.ends_as(false, alone),
             broken => self.ends(broken),
         }
@@ -249,24 +246,15 @@ impl Stage {
         Ok(nodes)
     }
 
-    fn connect(&self, node: &str) -> Result<Line> {
-        let private = self.0.nodes.lock().iter().find(|one| one.id == node).cloned();
-        let url = private.map_or_else(|| self.0.servers.redis_url.clone(), |node| node.url());
-        Ok(Line::with_timeout(&url, STEP_TIMEOUT)?.to(node))
-    }
-
     /// Removes the keys of this play.
     async fn sweep(&self) -> Result {
-        let mut nodes = vec![REDIS.to_owned()];
-        nodes.extend(self.0.nodes.lock().iter().map(|node| node.id.to_owned()));
+        let mut remove = redis::cmd("DEL");
+        remove.arg(&[LOCK, "lock:phone:fence", "lock:phone:freed"].map(|name| self.key(name)));
+        self.0.redis.ask::<u32>(&remove).await?;
+        let nodes = self.0.nodes.lock().clone();
         for node in nodes {
-            let line = self.hand(&node).await?;
-            let names = [LOCK, "lock:phone:fence", "lock:phone:freed"].map(|name| self.key(name));
-            let removed: Result<u32, _> = line.send(redis::cmd("DEL").arg(&names)).await;
-            // A private node that is down is thrown away with what it held.
-            if let (Err(error), true) = (removed, node == REDIS) {
-                return Err(line.lock_error(error).into());
-            }
+            // One that is down is thrown away with what it held.
+            let _ = node.hand.ask::<u32>(&remove).await;
         }
         Ok(())
     }
@@ -279,7 +267,6 @@ impl Stage {
         if let Err(error) = self.shop().close().await {
             tracing::debug!(%error, "a play's rows stay until another play removes them");
         }
-        self.0.hands.lock().await.clear();
         let nodes = std::mem::take(&mut *self.0.nodes.lock());
         // Still in somebody's hands: it ends when they let it go.
         join_all(nodes.into_iter().filter_map(Arc::into_inner).map(Node::end)).await;

@@ -1,8 +1,8 @@
 //! What is kept of a play.
 
-use super::super::shop::Seen;
-use super::super::timeline::{Ending, Event};
-use std::{collections::HashMap, time::Instant};
+use super::super::lesson::{LOCK, REDIS_NODE};
+use super::super::timeline::{Ending, Event, KeyState, Keys, Name};
+use std::time::{Duration, Instant};
 
 /// What is written down.
 pub(super) struct Record {
@@ -18,48 +18,42 @@ pub(super) struct Scene {
     pub began: Instant,
     pub first_event: usize,
     /// Keys on stage: the node and the key's name without the play's prefix.
-    pub shown: Vec<(&'static str, &'static str)>,
+    pub shown: Vec<(Name, &'static str)>,
     pub shows_shop: bool,
     pub shows_zoo: bool,
-    pub owners: HashMap<String, Written>,
-    pub believers: Vec<&'static str>,
+    /// What they held after the last step, and when that was.
+    pub keys: Keys,
+    pub looked: Instant,
+    pub believers: Vec<Name>,
 }
 
 impl Scene {
-    /// Nobody believes anything.
-    pub fn new(act: usize, first_event: usize, shown: Vec<(&'static str, &'static str)>) -> Self {
+    /// The lock is on stage, and nobody believes anything. `keys`: rows from before the curtain
+    /// rose, which nobody on stage wrote.
+    pub fn new(act: usize, first_event: usize, keys: Keys) -> Self {
+        let began = Instant::now();
         Self {
             act,
-            began: Instant::now(),
+            began,
             first_event,
-            shown,
+            shown: vec![(REDIS_NODE, LOCK)],
             shows_shop: false,
             shows_zoo: false,
-            owners: HashMap::new(),
+            keys,
+            looked: began,
             believers: Vec::new(),
         }
     }
 
-    /// Rows from before the curtain rose: nobody on stage wrote them.
-    pub fn found(&mut self, rows: Vec<Seen>) {
-        let written = |value| Written { value, owner: None, ends: None };
-        let rows = rows.into_iter().filter_map(|(name, value, _)| Some((name, written(value?))));
-        self.owners.extend(rows);
-    }
-}
-
-/// What a key held after the last step.
-pub(super) struct Written {
-    pub value: String,
-    pub owner: Option<&'static str>,
-    /// When it has gone, if nobody renews it.
-    pub ends: Option<Instant>,
-}
-
-impl Written {
-    /// Whether this value is the one of before, and not the same one written anew: where all
-    /// clients write the same, the end of a lease is what tells.
-    pub fn is_still(&self, value: &str, at: Instant) -> bool {
-        self.value == value && self.ends.is_none_or(|ends| at < ends)
+    /// Who wrote what a key holds after a step of this actor. Where all clients write the same
+    /// value, the end of a lease tells whether it was written anew.
+    pub fn owner_of(&self, name: &str, key: &KeyState, actor: Name, at: Instant) -> Option<Name> {
+        key.value.as_ref()?;
+        let is_still = |before: &&KeyState| {
+            let left = before.ttl_ms.and_then(|left| u64::try_from(left).ok());
+            let is_over = left.is_some_and(|left| at >= self.looked + Duration::from_millis(left));
+            before.value == key.value && !is_over
+        };
+        self.keys.get(name).filter(is_still).map_or(Some(actor), |before| before.owner)
     }
 }

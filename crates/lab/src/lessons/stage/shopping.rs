@@ -2,6 +2,7 @@
 
 use super::super::prelude::*;
 use super::super::shop::{READ, SELL, Shop};
+use super::super::timeline::Name;
 use locks::fencing::PostgresResource;
 
 /// One more than anybody before.
@@ -10,7 +11,7 @@ const NUMBER: &str = "
     ON CONFLICT (name) DO UPDATE SET newest = resource.newest + 1 RETURNING newest";
 impl Shop {
     /// How many are left.
-    pub async fn read(&self, client: &Client, step: &'static str) -> Result<i32> {
+    pub async fn read(&self, client: &Client, step: Name) -> Result<i32> {
         let (sql, play) = (client.sql(), self.play.clone());
         let reading = client.does(async move {
             let row: Option<(i32,)> = sql.row(READ, (&play,)).await?;
@@ -25,7 +26,7 @@ impl Shop {
     }
 
     /// Sells one of as many as were seen.
-    pub async fn sell(&self, client: &Client, seen: i32, step: &'static str) -> Result {
+    pub async fn sell(&self, client: &Client, seen: i32, step: Name) -> Result {
         let (sql, play, buyer) = (client.sql(), self.play.clone(), client.id);
         let selling = client.does(async move {
             //= FLAW Nothing here asks whether the lock is still the writer's.
@@ -36,7 +37,7 @@ impl Shop {
     }
 
     /// A number from the row itself: one more than anybody before, whatever became of the lock.
-    pub async fn number(&self, client: &Client, step: &'static str) -> Result<u64> {
+    pub async fn number(&self, client: &Client, step: Name) -> Result<u64> {
         let (sql, phone) = (client.sql(), self.phone());
         let taking = client.does(async move {
             //= CURE The row counts its holders itself: no failover of Redis can make it forget.
@@ -48,7 +49,7 @@ impl Shop {
 
     /// A write that carries the lock's number: the row refuses one that is too old, and then says
     /// which it has seen (step `refused`).
-    pub async fn sell_fenced(&self, client: &Client, number: u64, step: &'static str) -> Result {
+    pub async fn sell_fenced(&self, client: &Client, number: u64, step: Name) -> Result {
         let resource = PostgresResource::new(client.sql());
         let (phone, value) = (self.phone(), format!("sold to {}", client.id));
         let selling = client.does(async move { resource.write(&phone, number, &value).await });
@@ -63,7 +64,7 @@ impl Shop {
         client: &Client,
         seen: i32,
         number: Option<u64>,
-        step: &'static str,
+        step: Name,
     ) -> Result {
         match number {
             Some(number) => self.sell_fenced(client, number, step).await,
