@@ -19,6 +19,7 @@ const PRESETS = RACES.lab; // each runs when it is clicked
 const KEPT = 'flash-sale.race'; // in the session: a race that goes on in the other language
 
 const setup = fromQuery(location.search), wanted = new URLSearchParams(location.search).get('run'); // ?run= names a preset
+const toLessons = location.hash === '#lessons';
 let strategies = [], shared = [], running = null, runner = null, underway = null, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
 let runs = Math.max(0, ...rows.map(({ run }) => run ?? 0));
 let reading = null, toRead = [];
@@ -332,6 +333,7 @@ async function load() {
   else if (rows.length && !goesOn) $('#results').scrollIntoView(); // a shared link shows its result
   call('GET', inWords('/api/v1/lab/lessons')).then(({ lessons }) => {
     $('#lesson-list').replaceChildren(...lessonCards(lessons));
+    if (toLessons) $('#lessons').scrollIntoView();
   }).catch(() => { $('#lessons').hidden = true; }); // they have a page of their own, which says why
 }
 
