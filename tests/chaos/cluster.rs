@@ -3,7 +3,7 @@
 use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
 use crate::support::stores::{Error, Result, Stores, connect};
-use crate::support::{app::TOKEN_SECRET, launch::Folder, prelude::*};
+use crate::support::{launch::Folder, prelude::*};
 use crate::support::{redis_servers::RedisProcess, standby::options_of};
 use embedded::{PostgresServer, PostgresTuning};
 use std::{env, sync::Once};
@@ -58,7 +58,7 @@ impl Cluster {
         for instance in &mut cluster.instances {
             instance.start(&[])?;
         }
-        cluster.until_serving(Duration::from_secs(120)).await?;
+        cluster.until_serving().await?;
         Ok(cluster)
     }
 
@@ -68,11 +68,10 @@ impl Cluster {
         let postgres = Proxy::start(Address::of_postgres(self.postgres.address())).await;
         let database =
             format!("postgres://flash_sale@{}/flash_sale?sslmode=disable", postgres.address());
-        let secret = String::from_utf8_lossy(TOKEN_SECRET).into_owned();
         let own = [
             ("REDIS_URL", format!("redis://{}", redis.address())),
             ("DATABASE_URL", database),
-            ("TOKEN_SECRET", secret),
+            ("TOKEN_SECRET", SECRET.to_owned()),
             ("ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),
             ("RATE_LIMIT", "off".to_owned()),
             ("RUST_LOG", "info".to_owned()),
@@ -97,10 +96,6 @@ impl Cluster {
         }
     }
 
-    pub async fn direct(&self) -> Result<PgConnection> {
-        connect(&self.primary).await
-    }
-
     pub async fn until_postgres_is_back(&self) -> Result {
         // The death has to be noticed before readiness means the new process.
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -123,21 +118,22 @@ impl Cluster {
         Ok(())
     }
 
-    async fn until_serving(&mut self, limit: Duration) -> Result {
+    async fn until_serving(&mut self) -> Result {
+        let limit = Duration::from_secs(120);
         let (client, deadline) = (client(), Instant::now() + limit);
         for instance in self.instances.iter_mut().filter(|one| one.role.serves()) {
             let ready = poll(deadline - Instant::now(), 10, async || {
-                let asked = client.get(format!("http://{}/readyz", instance.address));
-                let answer = asked.timeout(Duration::from_secs(2)).send().await;
+                let asked = ask(&client, "GET", format!("http://{}/readyz", instance.address));
+                let answer = asked.within(Duration::from_secs(2)).send().await;
                 instance.start(&[])?;
-                Ok::<_, Error>(answer.is_ok_and(|answer| answer.status() == 200).then_some(()))
+                Ok::<_, Error>(answer.is_ok_and(|answer| answer.status == 200).then_some(()))
             });
             if ready.await?.is_none() {
                 let (number, end) = (instance.number, tail(&instance.log(), 20));
-                return Err(format!(
-                    "instance {number} is not ready after {limit:?}; its log ends:\n{end}"
-                )
-                .into());
+                let what = "is not ready after";
+                return Err(
+                    format!("instance {number} {what} {limit:?}; its log ends:\n{end}").into()
+                );
             }
         }
         Ok(())
@@ -146,7 +142,7 @@ impl Cluster {
 
 impl Stores for Cluster {
     async fn postgres(&self) -> Result<PgConnection> {
-        self.direct().await
+        connect(&self.primary).await
     }
 
     async fn redis(&self, _key: &str) -> Result<MultiplexedConnection> {
@@ -155,7 +151,7 @@ impl Stores for Cluster {
 
     async fn is_approved(&self) -> Result<bool> {
         let approved: Option<String> = sqlx::query_scalar("SELECT run_id FROM redis_incarnation")
-            .fetch_optional(&mut self.direct().await?)
+            .fetch_optional(&mut self.postgres().await?)
             .await?;
         let run_id = self.redis.info("server", "run_id").await;
         // A replica that was promoted has more than the run id in its name.

@@ -37,7 +37,7 @@ pub struct Instance {
     pub flags: Vec<String>,
     folder: PathBuf,
     child: Option<Child>,
-    started: Instant,
+    pub started: Instant,
     log_before: u64,
     pub ended_by_itself: Option<ExitStatus>,
 }
@@ -67,8 +67,8 @@ impl Instance {
             return Ok(());
         }
         let log = self.log();
-        let open = || fs::OpenOptions::new().create(true).append(true).open(&log);
-        let output = open().map_err(|error| format!("cannot open {}: {error}", log.display()))?;
+        let output = fs::OpenOptions::new().create(true).append(true).open(&log);
+        let output = output.map_err(|error| format!("cannot open {}: {error}", log.display()))?;
         self.log_before = output.metadata()?.len();
         let errors = output.try_clone()?;
         let mut command = launch::command(env!("CARGO_BIN_EXE_flash-sale"), &self.folder);
@@ -91,15 +91,11 @@ impl Instance {
     /// Whether there is a process, stopped ones included. Notices one that has ended by itself.
     pub fn is_running(&mut self) -> bool {
         let Some(child) = &mut self.child else { return false };
-        match child.try_wait() {
-            Ok(None) => true,
-            Ok(Some(status)) => {
-                self.ended_by_itself = Some(status);
-                self.child = None;
-                false
-            }
-            Err(_) => false,
+        let Ok(ended) = child.try_wait() else { return false };
+        if ended.is_some() {
+            (self.child, self.ended_by_itself) = (None, ended);
         }
+        ended.is_none()
     }
 
     pub fn pids(&self) -> Vec<u32> {
@@ -114,11 +110,7 @@ impl Instance {
         let mut lines = said.lines().filter(|line| line.starts_with("flash-sale"));
         let was_ready = lines.clone().any(|line| line.contains(" ready"));
         let names_postgres = lines.any(|line| line.contains("cannot bring the schema up to date"));
-        !was_ready && (names_postgres || self.age() < Duration::from_secs(10))
-    }
-
-    pub fn age(&self) -> Duration {
-        self.started.elapsed()
+        !was_ready && (names_postgres || self.started.elapsed() < Duration::from_secs(10))
     }
 
     /// Not yet waited for, so the pid is still this child's; it may be a zombie, which is no error.

@@ -12,15 +12,17 @@ mod trial;
 #[path = "../support/mod.rs"]
 mod support;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use faults::Fault;
-use report::{HEADINGS, TrialReport, Verdict, say};
-use std::{env, process::ExitCode, sync::OnceLock};
+use planted::How;
+use report::{HEADINGS, TrialReport, say};
+use std::{env, process::ExitCode};
 use support::{prelude::*, stores::Result};
 use trial::Plan;
 
 /// What `cargo test` runs: a fault of each kind.
-const SHORT: &[&str] = &["many", "redis-cut", "postgres-kill", "net-lost-replies"];
+const SHORT: [Fault; 4] =
+    [Fault::Many, Fault::RedisCut, Fault::PostgresKill, Fault::NetLostReplies];
 const SHORT_SECONDS: u64 = 2;
 
 const MEASURES: &str = "measures";
@@ -79,29 +81,60 @@ struct Arguments {
     test_threads: Option<usize>,
 }
 
+impl Arguments {
+    fn is_short(&self) -> bool {
+        self.only.is_empty() && !self.all
+    }
+
+    fn faults(&self) -> Result<Vec<Fault>> {
+        match (self.planted, &self.only[..]) {
+            (true, _) => Ok(Vec::new()),
+            (false, []) if self.all => Ok(Fault::value_variants().to_vec()),
+            (false, []) => Ok(SHORT.to_vec()),
+            (false, names) => {
+                let names = names.iter().filter(|name| *name != MEASURES);
+                let fault = |name: &String| {
+                    let fault = Fault::from_str(name, false);
+                    fault.map_err(|_| format!("there is no fault {name}: see --help").into())
+                };
+                names.map(fault).collect()
+            }
+        }
+    }
+
+    fn plan(&self, fault: Fault, seed: u64) -> Plan {
+        let is_mixed = matches!(fault, Fault::Mixed | Fault::MixedLoss);
+        let seconds = self.mixed_seconds.filter(|_| is_mixed).unwrap_or(self.seconds);
+        Plan {
+            seed: Random::of(seed, &fault.name(), 0).next(),
+            length: Duration::from_secs(seconds).max(fault.least_length()),
+            clients: self.clients,
+            terminal_within: fault.terminal_within(),
+            patience: if self.is_short() { 4 } else { 1 },
+            least_accepted: fault.least_accepted().unwrap_or(self.seconds * 20),
+            planted: How::Nowhere,
+        }
+    }
+}
+
 fn list_of_faults() -> String {
     let mut text = "Faults, for --only:".to_owned();
-    for fault in Fault::ALL {
-        text += &format!("\n  {:<24}{}", fault.name(), fault.about());
+    for fault in Fault::value_variants().iter().filter_map(Fault::to_possible_value) {
+        let about = fault.get_help().cloned().unwrap_or_default();
+        text += &format!("\n  {:<24}{about}", fault.get_name());
     }
     text + &format!("\n  {MEASURES:<24}no fault: promised times against their targets")
 }
 
-static KEEP_LOGS_IN: OnceLock<PathBuf> = OnceLock::new();
-
-fn main() -> ExitCode {
+#[tokio::main]
+async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let filters = &arguments.filters;
     let is_meant = filters.is_empty() || filters.iter().any(|one| "chaos".contains(&one[..]));
     if arguments.list || !is_meant {
         return ExitCode::SUCCESS;
     }
-    let runtime = tokio::runtime::Runtime::new();
-    let ran = match runtime {
-        Ok(runtime) => runtime.block_on(run(arguments)),
-        Err(error) => Err(error.into()),
-    };
-    match ran {
+    match run(arguments).await {
         Ok(passed) => ExitCode::from(u8::from(!passed)),
         Err(error) => {
             eprintln!("chaos: {error}");
@@ -110,81 +143,40 @@ fn main() -> ExitCode {
     }
 }
 
-async fn try_fault(fault: Fault, plan: Plan, arguments: &Arguments) -> TrialReport {
-    let is_mixed = matches!(fault, Fault::Mixed | Fault::MixedLoss);
-    let seconds = arguments.mixed_seconds.filter(|_| is_mixed);
-    let length = seconds.map_or(plan.length, Duration::from_secs);
-    let plan = Plan {
-        length: length.max(fault.least_length()),
-        terminal_within: fault.terminal_within(),
-        least_accepted: fault.least_accepted().unwrap_or(plan.least_accepted),
-        ..plan
-    };
-    let report = trial::run(fault, plan).await;
-    let report = report.unwrap_or_else(|error| TrialReport::failed(fault, &error));
-    say(&format!("{}  ({:.1} s)", report.line(), report.took.as_secs_f64()));
+async fn try_fault(fault: Fault, seed: u64, arguments: &Arguments) -> TrialReport {
+    let began = Instant::now();
+    let report = trial::run(fault, arguments.plan(fault, seed), arguments.report.as_deref()).await;
+    let report = report.unwrap_or_else(|error| {
+        let void = Some(format!("the trial could not be done: {error}"));
+        TrialReport { fault: fault.name(), void, ..TrialReport::default() }
+    });
+    say(&format!("{}  ({:.1} s)", report.line(), began.elapsed().as_secs_f64()));
     report.remarks().iter().for_each(|remark| say(&format!("    {remark}")));
     report
 }
 
-fn faults_of(arguments: &Arguments) -> Result<Vec<Fault>> {
-    if arguments.planted {
-        return Ok(Vec::new());
-    }
-    if arguments.only.is_empty() && arguments.all {
-        return Ok(Fault::ALL.to_vec());
-    }
-    let only = arguments.only.iter().map(String::as_str);
-    let mut names: Vec<&str> = only.filter(|name| *name != MEASURES).collect();
-    if arguments.only.is_empty() {
-        names = SHORT.to_vec();
-    }
-    let named = names.into_iter().map(|name| {
-        Fault::from_name(name).ok_or_else(|| format!("there is no fault {name}: see --help").into())
-    });
-    named.collect()
-}
-
 async fn run(arguments: Arguments) -> Result<bool> {
     support::launch::remove_leftovers(&env::temp_dir(), cluster::PREFIX);
-    if let Some(folder) = &arguments.report {
-        KEEP_LOGS_IN.get_or_init(|| folder.clone());
-    }
     let now = OffsetDateTime::now_utc().unix_timestamp().unsigned_abs();
     let seed = arguments.seed.unwrap_or(now % 1_000_000);
     let words: Vec<String> = env::args().skip(1).collect();
     say(&format!("seed {seed}, {}\narguments: {}\n", report::machine(), words.join(" ")));
-    let faults = faults_of(&arguments)?;
-    let is_short = arguments.only.is_empty() && !arguments.all;
-    let plan = Plan {
-        seed,
-        length: Duration::from_secs(arguments.seconds),
-        clients: arguments.clients,
-        terminal_within: Duration::ZERO, // each fault has its own
-        patience: if is_short { 4 } else { 1 },
-        least_accepted: arguments.seconds * 20,
-        swaps_tokens: false,
-        refunds_again: false,
-    };
+    let faults = arguments.faults()?;
     if !faults.is_empty() {
         say(HEADINGS);
     }
     // In the short form two at once: each mostly waits for orders to lapse.
-    let at_once = if is_short { 2 } else { 1 };
-    let trials = stream::iter(faults).map(async |fault| try_fault(fault, plan, &arguments).await);
+    let at_once = if arguments.is_short() { 2 } else { 1 };
+    let trials = stream::iter(faults).map(async |fault| try_fault(fault, seed, &arguments).await);
     let trials: Vec<TrialReport> = trials.buffered(at_once).collect().await;
-    let (mut planted, mut measures) = (Vec::new(), Vec::new());
+    let mut passed = trials.iter().all(TrialReport::passed);
     if arguments.planted {
         say("planted bugs, which the checkers must notice:");
-        planted = planted::run(seed, &arguments.only).await;
-        planted.iter().for_each(|(_, line)| say(line));
+        passed &= planted::run(seed, &arguments.only).await;
     }
     if arguments.all || arguments.only.iter().any(|name| name == MEASURES) {
-        measures = measures::run(seed).await;
+        passed &= measures::run(seed).await;
     }
-    let passed = trials.iter().all(|trial| trial.verdict == Verdict::Passed)
-        && planted.iter().all(|(is_right, _)| *is_right)
-        && measures.iter().all(|measure| measure.held);
     say(&report::summary(&trials, passed));
     if let Some(folder) = &arguments.report {
         report::write(folder)?;

@@ -1,43 +1,44 @@
 //! Times that the project promises, each measured several times without faults; the median counts.
 
-use crate::report::{Measure, median, say};
+use crate::report::{median, say};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Habits, ORDINARY, World};
-use crate::support::history::{Answer, Kind, NO_ORDER, Operation};
+use crate::support::history::{Answer, Kind, NO_ORDER};
 use crate::support::prelude::*;
-use crate::support::stores::{Error, Result, settle};
+use crate::support::stores::{Error, Result, Stores, settle};
 use crate::{cluster::Cluster, instance::Role, trial::create_world};
 use futures_util::FutureExt;
 
 const REPEATS: usize = 5;
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
-pub async fn run(seed: u64) -> Vec<Measure> {
+pub async fn run(seed: u64) -> bool {
     let all = [
         ("redis restart", restart_of_redis(seed).boxed_local()),
         ("postgres outage", outage_of_postgres(seed).boxed_local()),
         ("rebuild", rebuild_of_a_catalogue(seed).boxed_local()),
     ];
-    let mut measures = Vec::new();
+    let mut all_held = true;
     for (what, measuring) in all {
-        let measured = measuring.await.unwrap_or_else(|error| {
-            let measured = format!("failed (seed {seed}): {error}");
-            vec![Measure { what: what.to_owned(), measured, target: String::new(), held: false }]
+        all_held &= measuring.await.unwrap_or_else(|error| {
+            say_measure(what, &format!("failed (seed {seed}): {error}"), "", false)
         });
-        measured.iter().for_each(|measure| say(&measure.line()));
-        measures.extend(measured);
     }
-    measures
+    all_held
 }
 
-fn time(what: &str, seconds: &[f64], most: Option<f64>) -> Measure {
+fn say_measure(what: &str, measured: &str, target: &str, held: bool) -> bool {
+    let verdict = if held { "held" } else { "MISSED" };
+    say(&format!("{what:<84}{measured:>10}  target {target:<12}{verdict}"));
+    held
+}
+
+fn say_time(what: &str, seconds: &[f64], most: Option<f64>) -> bool {
     let middle = median(seconds).unwrap_or(f64::INFINITY);
-    Measure {
-        what: format!("{what}, median of {}", seconds.len()),
-        measured: format!("{middle:.2} s"),
-        target: most.map_or("stated only".to_owned(), |most| format!("<= {most} s")),
-        held: most.is_none_or(|most| middle <= most),
-    }
+    let target = most.map_or("stated only".to_owned(), |most| format!("<= {most} s"));
+    let what = format!("{what}, median of {}", seconds.len());
+    let held = most.is_none_or(|most| middle <= most);
+    say_measure(&what, &format!("{middle:.2} s"), &target, held)
 }
 
 async fn until_bought(world: &Arc<World>, since: Instant) -> Result<f64> {
@@ -77,7 +78,7 @@ async fn insert_buyers(cluster: &Cluster, sales: [i64; 2], each: i64) -> Result 
          WHERE sales.id = counted.sale_id AND sales.id BETWEEN {first} AND {last};
          ANALYZE orders;"
     );
-    cluster.direct().await?.execute(AssertSqlSafe(statements)).await?;
+    cluster.postgres().await?.execute(AssertSqlSafe(statements)).await?;
     Ok(())
 }
 
@@ -91,7 +92,7 @@ async fn restart_redis(cluster: &mut Cluster, with_data: bool) -> Result<Instant
     Ok(since)
 }
 
-async fn restart_of_redis(seed: u64) -> Result<Vec<Measure>> {
+async fn restart_of_redis(seed: u64) -> Result<bool> {
     let (mut cluster, world) = deploy(seed, 200_000).await?;
     let sale = world.sales[0].id;
     insert_buyers(&cluster, [sale, sale], 100_000).await?;
@@ -103,11 +104,11 @@ async fn restart_of_redis(seed: u64) -> Result<Vec<Measure>> {
         let since = restart_redis(&mut cluster, true).await?;
         seconds.push(until_bought(&world, since).await?);
     }
-    Ok(vec![time("kill -9 of redis to the next purchase, 100,000 buyers", &seconds, Some(2.0))])
+    Ok(say_time("kill -9 of redis to the next purchase, 100,000 buyers", &seconds, Some(2.0)))
 }
 
 /// Every purchase is answered without Postgres, and the backlog is written soon.
-async fn outage_of_postgres(seed: u64) -> Result<Vec<Measure>> {
+async fn outage_of_postgres(seed: u64) -> Result<bool> {
     const ORDERS: usize = 100_000;
     const AT_ONCE: u16 = 64;
     let (cluster, world) = deploy(seed, 200_000).await?;
@@ -126,15 +127,11 @@ async fn outage_of_postgres(seed: u64) -> Result<Vec<Measure>> {
     }
     buyers.join_all().await;
     let bought_in = began.elapsed();
-    let (asked, accepted) = {
-        let operations = world.operations();
-        let during = &operations[before..];
-        let is_accepted = |one: &&Operation| one.answer == Answer::Accepted;
-        (during.len(), during.iter().filter(is_accepted).count())
-    };
+    let during = world.operations().split_off(before);
+    let accepted = during.iter().filter(|one| one.answer == Answer::Accepted).count();
     cluster.refuse_postgres(false).await;
     let since = Instant::now();
-    let mut connection = cluster.direct().await?;
+    let mut connection = cluster.postgres().await?;
     poll(TWO_MINUTES, 20, async || {
         let written = sqlx::query_scalar("SELECT count(*) FROM orders WHERE sale_id = $1");
         let written = written.bind(world.sales[0].id).fetch_one(&mut connection);
@@ -142,21 +139,18 @@ async fn outage_of_postgres(seed: u64) -> Result<Vec<Measure>> {
         Ok::<_, Error>((written > accepted as i64).then_some(()))
     })
     .await?;
-    let what = format!("backlog of {accepted} orders drained after Postgres returned");
-    let drained = time(&what, &[since.elapsed().as_secs_f64()], Some(5.0));
+    let drained_in = since.elapsed().as_secs_f64();
     let seconds = bought_in.as_secs_f64();
-    let served = Measure {
-        what: format!("{accepted} purchases in {seconds:.0} s without Postgres: failed"),
-        measured: (asked - accepted).to_string(),
-        target: "0".to_owned(),
-        held: asked == accepted && accepted > 0,
-    };
-    Ok(vec![served, drained])
+    let what = format!("{accepted} purchases in {seconds:.0} s without Postgres: failed");
+    let all_accepted = during.len() == accepted && accepted > 0;
+    let served = say_measure(&what, &(during.len() - accepted).to_string(), "0", all_accepted);
+    let what = format!("backlog of {accepted} orders drained after Postgres returned");
+    Ok(say_time(&what, &[drained_in], Some(5.0)) && served)
 }
 
-async fn rebuild_of_a_catalogue(seed: u64) -> Result<Vec<Measure>> {
+async fn rebuild_of_a_catalogue(seed: u64) -> Result<bool> {
     let (mut cluster, world) = deploy(seed, 10_000).await?;
-    let mut connection = cluster.direct().await?;
+    let mut connection = cluster.postgres().await?;
     connection
         .execute(
             "INSERT INTO sales (title, price_cents, stock, opens_at, closes_at,
@@ -175,5 +169,5 @@ async fn rebuild_of_a_catalogue(seed: u64) -> Result<Vec<Measure>> {
         return Err(format!("not rebuilt: {}", settled.still).into());
     }
     let what = "redis restarted empty, 1,000 sales with 1,000,000 buyers, to the next purchase";
-    Ok(vec![time(what, &[first_purchase], None)])
+    Ok(say_time(what, &[first_purchase], None))
 }

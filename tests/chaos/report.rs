@@ -1,94 +1,75 @@
 //! What a run says: a line for each fault, and what was wrong with it.
 
 use crate::faults::{Fault, Strikes, points::EXIT};
-use crate::support::checkers::{Evidence, Violation};
-use crate::support::stores::{Error, Result};
+use crate::support::checkers::{self, Evidence, Violation};
+use crate::support::stores::Result;
 use crate::support::{history::Answer, prelude::*};
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Verdict {
-    Passed,
-    Violated,
-    #[default]
-    Void,
-}
-
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct TrialReport {
     pub fault: String,
-    pub verdict: Verdict,
     pub operations: usize,
     pub accepted: usize,
     pub unknown: usize,
     pub shed: usize,
-    pub strikes: u64,
-    pub kills: u64,
+    pub strikes: Strikes,
     pub recoveries_ms: Vec<f64>,
-    pub seconds_to_rest: Option<f64>,
-    pub violations: Vec<String>,
+    pub to_rest: Option<Duration>,
+    pub violations: Vec<Violation>,
     pub void: Option<String>,
-    pub notes: Vec<String>,
-    pub took: Duration,
 }
 
 impl TrialReport {
-    pub fn of(fault: Fault, evidence: &Evidence, found: &[Violation], strikes: &Strikes) -> Self {
-        let history = &evidence.history;
-        Self {
-            fault: fault.name().to_owned(),
+    pub async fn of(fault: Fault, evidence: Evidence, strikes: Strikes) -> Result<Self> {
+        let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
+        let (violations, Evidence { history, settled, .. }) = judging.await?;
+        Ok(Self {
+            fault: fault.name(),
             operations: history.count(|one| one.answer != Answer::NeverSent),
             accepted: history.count(|one| one.answer == Answer::Accepted),
             unknown: history.count(|one| matches!(one.answer, Answer::Unknown | Answer::HungUp)),
             shed: history
                 .count(|one| matches!(one.answer, Answer::Unavailable | Answer::RateLimited)),
-            strikes: strikes.count,
-            kills: strikes.kills,
-            violations: found.iter().map(Violation::to_string).collect(),
-            notes: strikes.notes.clone(),
-            ..Self::default()
-        }
+            strikes,
+            recoveries_ms: Vec::new(),
+            to_rest: settled.after,
+            violations,
+            void: None,
+        })
     }
 
-    pub fn failed(fault: Fault, error: &Error) -> Self {
-        Self {
-            fault: fault.name().to_owned(),
-            void: Some(format!("the trial could not be done: {error}")),
-            ..Self::default()
-        }
-    }
-
-    pub fn judge(&mut self, violations: &[Violation]) {
-        self.verdict = match (violations.is_empty(), &self.void) {
-            (false, _) => Verdict::Violated,
-            (true, Some(_)) => Verdict::Void,
-            (true, None) => Verdict::Passed,
-        };
+    pub fn passed(&self) -> bool {
+        self.violations.is_empty() && self.void.is_none()
     }
 
     pub fn line(&self) -> String {
         let recovery = median(&self.recoveries_ms).map_or("-".into(), |ms| format!("{ms:.0} ms"));
-        let at_rest = self.seconds_to_rest.map_or("-".into(), |after| format!("{after:.1} s"));
+        let verdict = match self.violations.is_empty() {
+            _ if self.passed() => "Passed",
+            true => "Void",
+            false => "Violated",
+        };
+        let at_rest = self.to_rest.map(|after| format!("{:.1} s", after.as_secs_f64()));
         format!(
-            "{:<24}{:>10}{:>10}{:>9}{:>8}{:>7}{:>6}{:>11}{:>8}  {:?}",
+            "{:<24}{:>10}{:>10}{:>9}{:>8}{:>7}{:>6}{:>11}{:>8}  {}",
             self.fault,
             self.operations,
             self.accepted,
             self.unknown,
             self.shed,
-            self.strikes,
-            self.kills,
+            self.strikes.count,
+            self.strikes.kills,
             recovery,
-            at_rest,
-            self.verdict,
+            at_rest.unwrap_or("-".into()),
+            verdict,
         )
     }
 
     pub fn remarks(&self) -> Vec<String> {
-        let mut remarks: Vec<String> = self.violations.clone();
-        let is_told = |note: &&String| {
-            self.verdict != Verdict::Passed || note.starts_with(EXIT) || note.contains(" checked")
-        };
-        remarks.extend(self.notes.iter().filter(is_told).cloned());
+        let mut remarks: Vec<String> = self.violations.iter().map(Violation::to_string).collect();
+        let is_told =
+            |note: &&String| !self.passed() || note.starts_with(EXIT) || note.contains(" checked");
+        remarks.extend(self.strikes.notes.iter().filter(is_told).cloned());
         remarks.extend(self.void.iter().map(|why| format!("void: {why}")));
         remarks
     }
@@ -119,25 +100,9 @@ pub fn machine() -> String {
     format!("commit {commit}{changes}, {profile} build, {cores} cores, {kernel}\n{redis}")
 }
 
-#[derive(Debug, Clone)]
-pub struct Measure {
-    pub what: String,
-    pub measured: String,
-    pub target: String,
-    pub held: bool,
-}
-
-impl Measure {
-    pub fn line(&self) -> String {
-        let Self { what, measured, target, held } = self;
-        let verdict = if *held { "held" } else { "MISSED" };
-        format!("{what:<84}{measured:>10}  target {target:<12}{verdict}")
-    }
-}
-
 pub fn summary(trials: &[TrialReport], passed: bool) -> String {
     let operations: usize = trials.iter().map(|trial| trial.operations).sum();
-    let kills: u64 = trials.iter().map(|trial| trial.kills).sum();
+    let kills: u64 = trials.iter().map(|trial| trial.strikes.kills).sum();
     let violations: usize = trials.iter().map(|trial| trial.violations.len()).sum();
     let verdict = if passed { "passed" } else { "FAILED" };
     format!("{operations} operations checked, {kills} kills, {violations} violations: {verdict}")

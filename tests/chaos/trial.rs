@@ -1,14 +1,14 @@
 //! One trial: load, a fault again and again, healing, rest, the last units, and the verdict.
 
 use crate::faults::{Fault, Stage, Strikes};
-use crate::report::{TrialReport, Verdict};
-use crate::support::checkers::{self, Evidence, Violation};
+use crate::report::TrialReport;
+use crate::support::checkers::Evidence;
 use crate::support::driver::shopper::{Operator, Shopper};
 use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
 use crate::support::history::{Answer, History, Kind, Micros, Operation};
 use crate::support::prelude::*;
-use crate::support::stores::{Result, conclude, take_snapshots};
-use crate::{cluster::Cluster, instance::Instance, payments};
+use crate::support::stores::{Error, Result, conclude, take_snapshots};
+use crate::{cluster::Cluster, instance::Instance, payments, planted::How};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -20,10 +20,7 @@ pub struct Plan {
     pub patience: u32,
     /// Strikes go on until so many purchases were accepted: a slow machine takes longer.
     pub least_accepted: u64,
-    /// A planted bug; see `planted.rs`.
-    pub swaps_tokens: bool,
-    /// Another.
-    pub refunds_again: bool,
+    pub planted: How,
 }
 
 const SERVES_WITHIN: Duration = Duration::from_secs(15);
@@ -49,44 +46,29 @@ pub struct Healed {
     pub instance: Option<u8>,
 }
 
-pub async fn run(fault: Fault, plan: Plan) -> Result<TrialReport> {
-    let began = Instant::now();
-    let seed = Random::of(plan.seed, fault.name(), 0).next();
-    let (mut cluster, judged);
-    if fault == Fault::Payments {
-        cluster = payments::deploy().await?;
-        judged = payments::conduct(fault, plan, seed, &mut cluster).await;
-    } else {
-        cluster = Cluster::start(fault.roles(), fault.settings()).await?;
-        judged = conduct(fault, plan, seed, &mut cluster).await;
-    }
-    let mut report = match judged {
-        Ok((report, _)) => report,
-        Err(error) => {
-            let end = |one: &Instance| tail(&one.log(), 20);
-            let logs = cluster.instances.iter();
-            let logs = logs.map(|one| format!("\ninstance {}:\n{}", one.number, end(one)));
-            return Err(format!("{error}{}", logs.collect::<String>()).into());
-        }
+/// The logs of one that failed are kept in `keep_in`.
+pub async fn run(fault: Fault, plan: Plan, keep_in: Option<&Path>) -> Result<TrialReport> {
+    let mut cluster = match fault {
+        Fault::Payments => payments::deploy().await?,
+        _ => Cluster::start(fault.roles(), fault.settings()).await?,
     };
-    if let Some(folder) = crate::KEEP_LOGS_IN.get()
-        && report.verdict != Verdict::Passed
-    {
+    let judged = conduct(fault, plan, &mut cluster).await;
+    let report = judged.map_err(|error| {
+        let end = |one: &Instance| format!("\ninstance {}:\n{}", one.number, tail(&one.log(), 20));
+        format!("{error}{}", cluster.instances.iter().map(end).collect::<String>())
+    })?;
+    if let Some(folder) = keep_in.filter(|_| !report.passed()) {
         keep_logs(&cluster, &folder.join(fault.name()))?;
     }
-    drop(cluster);
-    report.took = began.elapsed();
     Ok(report)
 }
 
-pub async fn conduct(
-    fault: Fault,
-    plan: Plan,
-    seed: u64,
-    cluster: &mut Cluster,
-) -> Result<(TrialReport, Vec<Violation>)> {
-    let mut world = create_world(cluster, seed, &sales_of(plan), plan.length).await?;
-    world.swaps_tokens = plan.swaps_tokens;
+pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<TrialReport> {
+    if !cluster.payment_proxies.is_empty() {
+        return payments::conduct(fault, plan, cluster).await;
+    }
+    let mut world = create_world(cluster, plan.seed, &sales_of(plan), plan.length).await?;
+    world.swaps_tokens = plan.planted == How::SwappedTokens;
     let world = Arc::new(world);
     let snapshots = tokio::spawn(take_snapshots(world.clone(), cluster.primary.clone()));
     let mut load: JoinSet<()> = JoinSet::new();
@@ -95,48 +77,36 @@ pub async fn conduct(
     }
     load.spawn(Operator::new(&world).run());
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
-    let mut stage = Stage::new(cluster, world.clone(), plan);
-    stage.run(fault).await?;
-    let strikes = stage.finish().await?;
+    let strikes = Stage::new(cluster, world.clone(), plan).run(fault).await?;
     let healed_at = Instant::now();
-    let serves_within = SERVES_WITHIN * plan.patience;
-    let silent = silent_ones(cluster, &world, serves_within).await?;
+    let silent = silent_ones(cluster, &world, SERVES_WITHIN * plan.patience).await?;
     world.stop.store(true, Relaxed);
     load.join_all().await;
     let stopped_after = healed_at.elapsed();
     let limit = plan.terminal_within * plan.patience;
     let mut evidence = conclude(cluster, &world, snapshots, limit).await?;
-    evidence.late.extend(strikes.crashes.iter().cloned());
-    if !silent.is_empty() {
-        let what = format!("{serves_within:?} after healing instances {silent:?} sold nothing");
-        evidence.late.push(what);
-    }
+    evidence.late.extend(strikes.crashes.iter().cloned().chain(silent));
     evidence.late_effects = fault.late_effects();
     evidence.redis_lost_data = fault.loses_redis_data();
     evidence.may_lose_accepted = fault.may_lose_accepted();
-    let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
-    let (violations, evidence) = judging.await?;
-    let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);
-    report.recoveries_ms = recoveries(&evidence.history, &strikes.healed);
-    let at_rest = evidence.settled.after.map(|after| stopped_after + after);
-    report.seconds_to_rest = at_rest.map(|after| after.as_secs_f64());
-    report.void = void(plan, &evidence, &strikes);
-    report.judge(&violations);
-    Ok((report, violations))
+    let void = void(plan, &evidence, &strikes);
+    let recoveries_ms = recoveries(&evidence.history, &strikes.healed);
+    let report = TrialReport::of(fault, evidence, strikes).await?;
+    let to_rest = report.to_rest.map(|after| stopped_after + after);
+    Ok(TrialReport { recoveries_ms, to_rest, void, ..report })
 }
 
 /// In a short run fewer units, so that the scarce run out and an audit is quick.
-fn sales_of(plan: Plan) -> Vec<Habits> {
+fn sales_of(plan: Plan) -> [Habits; 5] {
     let is_short = plan.length < Duration::from_secs(10);
-    let scale = |habits: Habits| Habits {
-        stock: match (is_short, habits.is_sold_off) {
-            (true, true) => habits.stock / 10,
-            (true, false) => habits.stock / 40,
-            (false, _) => habits.stock,
-        },
-        ..habits
-    };
-    SALES.into_iter().map(scale).collect()
+    SALES.map(|habits| {
+        let part = match habits.is_sold_off {
+            _ if !is_short => 1,
+            true => 10,
+            false => 40,
+        };
+        Habits { stock: habits.stock / part, ..habits }
+    })
 }
 
 pub async fn create_world(
@@ -157,47 +127,48 @@ pub async fn create_world(
             "payment_timeout_secs": habits.seconds_to_pay,
         });
         if let Some((opens, closes)) = habits.window {
-            for (member, part) in [("opens_at", opens), ("closes_at", closes)] {
-                let at = OffsetDateTime::now_utc() + length.mul_f64(part);
-                body[member] = at.format(&Rfc3339)?.into();
-            }
+            let at = |part| (OffsetDateTime::now_utc() + length.mul_f64(part)).format(&Rfc3339);
+            (body["opens_at"], body["closes_at"]) = (at(opens)?.into(), at(closes)?.into());
         }
         let sale = create_sale(first, body).await?;
-        let (id, habits) = (sale["id"].as_str().unwrap_or_default().parse()?, *habits);
-        sales.push(Sale { id, habits });
+        let id = sale["id"].as_str().unwrap_or_default().parse()?;
+        sales.push(Sale { id, habits: *habits });
     }
     Ok(World::new(seed, addresses, sales))
 }
 
 /// As an operator would: again while the shop says 503, for at most a minute.
 async fn create_sale(at: SocketAddr, body: Value) -> Result<Value> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match admin(at, "", Some(body.clone())).await? {
-            (201, sale) => return Ok(sale),
-            (503, _) if Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-            (status, sale) => return Err(format!("cannot create a sale: {status} {sale}").into()),
-        }
+    let mut answer = (0, Value::Null);
+    poll::<_, Error>(Duration::from_secs(60), 1_000, async || {
+        answer = admin(at, "", Some(body.clone())).await?;
+        Ok((answer.0 != 503).then_some(()))
+    })
+    .await?;
+    match answer {
+        (201, sale) => Ok(sale),
+        (status, sale) => Err(format!("cannot create a sale: {status} {sale}").into()),
     }
 }
 
-async fn silent_ones(cluster: &mut Cluster, world: &World, limit: Duration) -> Result<Vec<usize>> {
+/// The instances that have sold nothing since, when the time is over.
+async fn silent_ones(
+    cluster: &mut Cluster,
+    world: &World,
+    limit: Duration,
+) -> Result<Option<String>> {
     let counts = || world.accepted.iter().map(|count| count.load(Relaxed));
     let before: Vec<u64> = counts().collect();
-    let deadline = Instant::now() + limit;
-    loop {
-        let silent = counts().zip(&before).enumerate().filter(|(_, (now, before))| now <= before);
-        let silent: Vec<usize> = silent.map(|(instance, _)| instance).collect();
-        if silent.is_empty() || Instant::now() > deadline {
-            return Ok(silent);
-        }
-        for instance in &mut cluster.instances {
-            instance.start(&[])?;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let mut silent: Vec<usize> = Vec::new();
+    let all_sell = poll::<_, Error>(limit, 10, async || {
+        cluster.instances.iter_mut().try_for_each(|instance| instance.start(&[]))?;
+        let sold = counts().zip(&before).map(|(now, before)| now > *before);
+        silent = sold.enumerate().filter(|(_, sold)| !sold).map(|(number, _)| number).collect();
+        Ok(silent.is_empty().then_some(()))
+    });
+    let is_silent = all_sell.await?.is_none();
+    let what = || format!("{limit:?} after healing instances {silent:?} sold nothing");
+    Ok(is_silent.then(what))
 }
 
 fn recoveries(history: &History, healed: &[Healed]) -> Vec<f64> {
@@ -230,9 +201,9 @@ fn void(plan: Plan, evidence: &Evidence, strikes: &Strikes) -> Option<String> {
 }
 
 fn keep_logs(cluster: &Cluster, folder: &Path) -> Result {
-    std::fs::create_dir_all(folder)?;
+    fs::create_dir_all(folder)?;
     for log in cluster.instances.iter().map(|instance| instance.log()) {
-        std::fs::copy(&log, folder.join(log.file_name().unwrap_or_default()))
+        fs::copy(&log, folder.join(log.file_name().unwrap_or_default()))
             .map_err(|error| format!("cannot keep {}: {error}", log.display()))?;
     }
     Ok(())

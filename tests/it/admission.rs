@@ -2,9 +2,10 @@
 
 use crate::support::prelude::*;
 use flash_sale::domain::IdempotencyKey;
-use flash_sale::redis::functions::{self, AdmitOptions, Buyer, Verdict};
+use flash_sale::redis::functions::{self, AdmitOptions, Admitted, Buyer, Fenced, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
+use redis::RedisResult;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_buyers_on_ten_units_make_exactly_ten_orders() {
@@ -147,7 +148,7 @@ async fn an_attempt_is_accepted_once_and_never_where_a_key_is_of_another_type() 
     let _: () = bench.connection.del(&shard).await.expect("DEL");
     let () = bench.connection.set(&log, "not a stream").await.expect("SET");
     let outcome = bench.try_admit(&buyers).await.expect("an answer");
-    assert_eq!(outcome.expect_err("refused"), functions::Fenced::Corrupt);
+    assert_eq!(outcome.expect_err("refused"), Fenced::Corrupt);
     assert_eq!(bench.state().await, before, "no unit was taken");
     let _: () = bench.connection.del(&log).await.expect("DEL");
     for verdict in [Verdict::Accepted { slot: 0 }, Verdict::AcceptedBefore { slot: Some(0) }] {
@@ -178,10 +179,7 @@ impl ScriptBench {
         Self { keys: services.databases.redis.keys.clone(), sale, connection }
     }
 
-    async fn try_admit(
-        &self,
-        buyers: &[Buyer],
-    ) -> Result<Result<functions::Admitted, functions::Fenced>, redis::RedisError> {
+    async fn try_admit(&self, buyers: &[Buyer]) -> RedisResult<Result<Admitted, Fenced>> {
         let options = AdmitOptions { high_water: 1_000_000, own_writer: true, readmitted: None };
         let redis = &mut self.connection.clone();
         functions::admit(redis, &self.keys, self.sale, 1, options, buyers).await

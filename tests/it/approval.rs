@@ -131,11 +131,9 @@ async fn two_versions_of_the_library_sell_side_by_side() {
     let (app, sale) = TestApp::selling(STOCK as i64, json!({})).await;
     let id: SaleId = sale.parse().expect("an id");
     // The same code under another name is what a change of a comment would make of it.
-    let mine = LIBRARY.name_of("");
     let other = "ffffffff";
-    let source = LIBRARY.source().replace(mine.trim_start_matches('_'), other);
-    let mut load = redis::cmd("FUNCTION");
-    app.in_redis::<String>(load.arg(&["LOAD", "REPLACE", &source])).await;
+    let source = LIBRARY.source().replace(LIBRARY.name_of("").trim_start_matches('_'), other);
+    app.in_redis::<String>(redis::cmd("FUNCTION").arg(&["LOAD", "REPLACE", &source])).await;
     let newer = tokio::spawn(buy_with(other, app.redis().await, Keys::new(&app.prefix), id));
     let mut older = 0;
     while !newer.is_finished() {
@@ -146,8 +144,8 @@ async fn two_versions_of_the_library_sell_side_by_side() {
     assert_eq!(older + newer, STOCK);
     assert_eq!(app.assert_sound(&sale).await.live, STOCK as i64);
     assert_eq!(app.number("SELECT epoch FROM sales").await, 1, "it was rebuilt");
-    let mut delete = redis::cmd("FUNCTION");
-    app.in_redis::<()>(delete.arg("DELETE").arg(format!("flash_sale_{other}"))).await;
+    let other = format!("flash_sale_{other}");
+    app.in_redis::<()>(redis::cmd("FUNCTION").arg(&["DELETE", &other])).await;
 }
 
 /// The cache may still hold a late answer of the process that was there before.

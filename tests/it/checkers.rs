@@ -117,22 +117,14 @@ fn money() -> Money {
         state: state.to_owned(),
         charge: Some(id.clone()),
     });
-    let told = |paid, cancelled, may_be_refunded| Told {
-        paid,
-        cancelled,
-        may_be_refunded,
-        ..Told::default()
-    };
+    let paid = Told { paid: true, ..Told::default() };
+    let cancelled = Told { cancelled: true, ..Told::default() };
+    let refunded = Told { may_be_refunded: true, ..paid };
     let side = json!({"captured_cents": 300, "refunded_cents": 200});
     Money {
         ledger: ledger.collect(),
         orders: [(1, (Paid, 100)), (2, (Cancelled, 100)), (3, (Paid, 100))].into(),
-        told: [
-            (1, told(true, false, false)),
-            (2, told(false, true, false)),
-            (3, told(true, false, true)),
-        ]
-        .into(),
+        told: [(1, paid), (2, cancelled), (3, refunded)].into(),
         books: vec![json!({"ok": true, "quiescent": true, "paid_cents": 100, "provider": side})],
         charges: charges.into(),
     }

@@ -96,8 +96,7 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
 /// A demo sale that ends is followed by one of its kind.
 async fn followed(program: &Program, admin_token: &str) {
     let phones = async || {
-        let sales = sales(program).await.into_iter();
-        let phones = sales.filter(|sale| sale["stock"] == 10);
+        let phones = sales(program).await.into_iter().filter(|sale| sale["stock"] == 10);
         phones.map(|sale| (sale["id"].clone(), sale["state"].clone())).collect::<Vec<_>>()
     };
     let [(first, _)] = &phones().await[..] else { panic!("one sale of ten phones") };
@@ -156,8 +155,7 @@ async fn commands_work_without_a_server_and_beside_one() {
 #[tokio::test]
 async fn an_audit_of_an_older_schema_changes_nothing_and_says_what_to_do() {
     let servers = Servers::shared().await;
-    let database = servers.database().await;
-    let home = Home::new();
+    let (home, database) = (Home::new(), servers.database().await);
     let run =
         async |word: &str| home.finish(home.command_on(word, servers, &database, "older:")).await;
     run("audit").await.assert_done();
@@ -241,14 +239,12 @@ async fn a_missing_server_is_named_with_the_line_that_installs_it() {
 #[tokio::test]
 async fn one_process_takes_orders_and_another_writes_them() {
     let servers = Servers::own().await;
-    let database = servers.database().await;
-    let home = Home::new();
+    let (home, database) = (Home::new(), servers.database().await);
     let command = |words| home.command_on(words, &servers, &database, "");
     home.finish(command("migrate")).await.assert_done();
-    let mut settings = redis::cmd("CONFIG");
-    let settings = settings.arg(&["SET", "appendonly", "no"]);
     let mut redis = redis_connection(&servers.redis.url()).await;
-    let () = settings.query_async(&mut redis).await.expect("a setting");
+    let set = redis::cmd("CONFIG").arg(&["SET", "appendonly", "no"]).exec_async(&mut redis).await;
+    set.expect("a setting");
     let server = Program::serve_by(&home, command("serve --no-writer")).await;
     assert!(!home.data().exists(), "only embedded servers need it");
     assert!(server.stderr().contains("redis has appendonly off"), "{}", server.stderr());

@@ -33,10 +33,9 @@ async fn write(embedded: &Embedded) {
 }
 
 async fn assert_kept(embedded: &Embedded) {
-    let word = sqlx::query_scalar("SELECT word FROM kept");
-    let word: String =
-        word.fetch_one(&mut postgres(&embedded.postgres).await).await.expect("select");
-    assert_eq!(word, "kept");
+    let word = sqlx::query_scalar::<_, String>("SELECT word FROM kept");
+    let word = word.fetch_one(&mut postgres(&embedded.postgres).await).await;
+    assert_eq!(word.expect("select"), "kept");
     let word = redis_connection(&embedded.redis.url()).await.get("word").await;
     assert_eq!(word, Ok("kept".to_owned()));
 }
@@ -48,8 +47,7 @@ async fn a_leftover_postmaster_pid_does_not_stop_the_next_start() {
     start_postgres(&data).await.stop().await;
     let pid_file = data.join("pg/postmaster.pid");
     // It has nothing to do with the server. Postgres takes a process of another user for dead.
-    let root = geteuid().is_root();
-    let user = root.then(|| User::from_name("postgres").ok().flatten()).flatten();
+    let user = geteuid().is_root().then(|| User::from_name("postgres").ok().flatten()).flatten();
     let mut sleep = Command::new("sleep");
     if let Some(user) = &user {
         sleep.uid(user.uid.as_raw());
@@ -96,9 +94,8 @@ async fn a_long_or_odd_data_folder_gets_its_sockets_elsewhere() {
 async fn assert_settings(embedded: &Embedded) {
     let mut database = postgres(&embedded.postgres).await;
     for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
-        let value = sqlx::query_scalar("SELECT current_setting($1)").bind(setting);
-        let value: String = value.fetch_one(&mut database).await.expect("setting");
-        assert_eq!(value, "on", "{setting}");
+        let value = sqlx::query_scalar::<_, String>("SELECT current_setting($1)").bind(setting);
+        assert_eq!(value.fetch_one(&mut database).await.expect("setting"), "on", "{setting}");
     }
     let mut redis = redis_connection(&embedded.redis.url()).await;
     for (setting, wanted) in [
@@ -108,8 +105,7 @@ async fn assert_settings(embedded: &Embedded) {
         ("maxmemory-policy", "noeviction"),
         ("port", "0"),
     ] {
-        let mut query = redis::cmd("CONFIG");
-        let value = query.arg(&["GET", setting]).query_async(&mut redis).await;
+        let value = redis::cmd("CONFIG").arg(&["GET", setting]).query_async(&mut redis).await;
         assert_eq!(value, Ok([setting, wanted].map(str::to_owned).to_vec()));
     }
 }

@@ -5,36 +5,37 @@ use flash_sale::catalog::eviction;
 
 const HOUR: i64 = 3_600;
 
-async fn old_sale(app: &TestApp) -> (String, Shopper, String) {
-    let sale = app.sale(5, json!({"opens_at": in_secs(-48 * HOUR)})).await;
+async fn old_sale() -> (TestApp, String, Shopper, String) {
+    let (app, sale) = TestApp::selling(5, json!({"opens_at": in_secs(-48 * HOUR)})).await;
     let (buyer, order) = app.buyer(&sale).await;
     app.assert_sound(&sale).await;
-    (sale, buyer, order)
+    (app, sale, buyer, order)
+}
+
+async fn close_at(app: &TestApp, sale: &str, hours: i64) -> Reply {
+    app.change(sale, json!({"closes_at": in_secs(hours * HOUR)})).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended() {
-    let app = TestApp::start().await;
-    let (sale, buyer, order) = old_sale(&app).await;
-    let close_at =
-        async |hours: i64| app.change(&sale, json!({"closes_at": in_secs(hours * HOUR)})).await;
+    let (app, sale, buyer, order) = old_sale().await;
     let evicted = async || eviction::step(&app.services.catalog).await.expect("a pass");
     let keys = async || -> Vec<String> {
         app.redis().await.keys(format!("{}{{sale:{sale}}}*", app.prefix)).await.expect("KEYS")
     };
     // Over, but not for long enough: a retry must still get its first answer.
-    close_at(-23).await.assert(200);
+    close_at(&app, &sale, -23).await.assert(200);
     assert_eq!(evicted().await, 0);
     assert!(!keys().await.is_empty());
     let cached = app.services.catalog.cache.get(sale.parse().expect("an id")).expect("cached");
     assert_eq!(cached.buyers.len(), 1);
-    close_at(-25).await.assert(200);
+    close_at(&app, &sale, -25).await.assert(200);
     wait_for!(cached.buyers.is_empty());
     assert_eq!(evicted().await, 1);
     assert_eq!(keys().await, Vec::<String>::new());
     app.shopper().refused(&sale, "ended").await;
     assert_eq!(app.audit(&sale).await.problems, [""; 0]);
-    close_at(1).await;
+    close_at(&app, &sale, 1).await;
     wait_for!(app.shopper().buy(&sale).await.is_accepted());
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
     app.assert_sound(&sale).await;
@@ -42,11 +43,8 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
 
 /// Between being found over and leaving Redis; without `reaches_redis` only Postgres has it.
 async fn extended_while_it_is_retired(reaches_redis: bool) {
-    let app = TestApp::start().await;
-    let (sale, buyer, order) = old_sale(&app).await;
-    let close_at =
-        async |hours: i64| app.change(&sale, json!({"closes_at": in_secs(hours * HOUR)})).await;
-    close_at(-25).await.assert(200);
+    let (app, sale, buyer, order) = old_sale().await;
+    close_at(&app, &sale, -25).await.assert(200);
     let points = &app.services.fail_points;
     points.set("eviction.deciding=pause:600000").expect("a point");
     let extending = async {
@@ -54,7 +52,7 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
         if !reaches_redis {
             points.set("sale.changed=error*always").expect("a point");
         }
-        let reply = close_at(1).await;
+        let reply = close_at(&app, &sale, 1).await;
         assert_eq!(reply.status.is_server_error(), !reaches_redis, "{:#}", reply.body);
         points.resume();
     };

@@ -5,20 +5,19 @@ use crate::{contract::assert_order, support::prelude::*};
 /// From now on the database notes every change of status and every unit that enters the outbox. It
 /// enters again if an order is recovered that is closed by then; it returns once, which audits see.
 async fn keep_history(app: &TestApp) {
-    app.execute(
-        "CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
-         CREATE FUNCTION note_status() RETURNS trigger LANGUAGE plpgsql AS $$
-             BEGIN INSERT INTO history VALUES (NEW.id, NEW.status::text); RETURN NULL; END $$;
-         CREATE FUNCTION note_release() RETURNS trigger LANGUAGE plpgsql AS $$
-             BEGIN INSERT INTO history VALUES (NEW.order_id, 'released') ON CONFLICT DO NOTHING;
-             RETURN NULL; END $$;
-         CREATE UNIQUE INDEX ON history (order_id) WHERE event = 'released';
-         CREATE TRIGGER note_status AFTER UPDATE OF status ON orders
-             FOR EACH ROW EXECUTE FUNCTION note_status();
-         CREATE TRIGGER note_release AFTER INSERT ON releases
-             FOR EACH ROW EXECUTE FUNCTION note_release();",
-    )
-    .await;
+    let triggers = "
+        CREATE TABLE history (order_id bigint NOT NULL, event text NOT NULL);
+        CREATE FUNCTION note_status() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN INSERT INTO history VALUES (NEW.id, NEW.status::text); RETURN NULL; END $$;
+        CREATE FUNCTION note_release() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN INSERT INTO history VALUES (NEW.order_id, 'released') ON CONFLICT DO NOTHING;
+            RETURN NULL; END $$;
+        CREATE UNIQUE INDEX ON history (order_id) WHERE event = 'released';
+        CREATE TRIGGER note_status AFTER UPDATE OF status ON orders
+            FOR EACH ROW EXECUTE FUNCTION note_status();
+        CREATE TRIGGER note_release AFTER INSERT ON releases
+            FOR EACH ROW EXECUTE FUNCTION note_release();";
+    app.execute(triggers).await;
 }
 
 async fn history(app: &TestApp) -> BTreeMap<String, String> {
@@ -125,20 +124,16 @@ async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
         assert_eq!(owner.order(order).await.text("status"), "expired");
     }
     assert_eq!(crowd(&app, &sale, 2).await.len(), 2);
-    let mut connection = app.database.connect().await;
-    let mut sweep = connection.begin().await.expect("begin");
     let expire = format!(
         "UPDATE orders SET status = 'expired', slot = NULL, closed_at = now() WHERE id = {id};
          UPDATE sales SET taken = taken - 1 WHERE id = {sale};
          INSERT INTO releases (order_id, sale_id, user_id)
              SELECT id, sale_id, user_id FROM orders WHERE id = {id};"
     );
-    sweep.execute(AssertSqlSafe(expire)).await.expect("expires");
+    let mut sweep = app.begin(&expire).await;
     let finish = async {
-        let waiting = "SELECT count(*) FROM pg_stat_activity
-                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        wait_for!(app.number(waiting).await == 2);
-        sweep.commit().await.expect("commit");
+        app.waiting_for_locks(2).await;
+        sweep.execute("COMMIT").await.expect("commit");
     };
     let (paid, cancelled, ()) = tokio::join!(shopper.pay(id), shopper.cancel(id), finish);
     assert_refused(&paid, "not_payable", "expired");

@@ -85,6 +85,6 @@ async fn a_dead_loop_is_started_again_and_readyz_says_no_until_then() {
         });
     }
     wait_for!(app.get("/readyz").await.body["loops"] == "ok" && runs.load(Relaxed) == 3);
-    app.get("/readyz").await.assert(StatusCode::OK);
+    app.get("/readyz").await.assert(200);
     assert!(tasks.stop(TEST_TIMEOUT).await);
 }

@@ -19,8 +19,6 @@ async fn a_script_that_redis_has_forgotten_again_by_the_time_it_is_called() {
     drop(held(&lock, &name).await);
 }
 
-// --- the watchdog
-
 #[tokio::test]
 async fn a_watchdog_that_outlives_its_unlock() {
     let (line, interceptor, name) = watched("outlives").await;
@@ -42,15 +40,12 @@ async fn renewed<L: Lock>(lock: L, name: &str, interceptor: &Interceptor) -> L::
     guard
 }
 
-async fn ends_after_a_failed_unlock<L: Lock>(make: impl Fn(Line) -> L) {
+async fn ends_with_its_guard<L: Lock>(make: impl Fn(Line) -> L) {
     let (line, interceptor, name) = watched("failed").await;
     let guard = renewed(make(line.clone()), &name, &interceptor).await;
     interceptor.fail("release", u32::MAX);
     assert_unreachable(guard.release().await);
     gone(&line, &name).await;
-}
-
-async fn ends_with_its_guard<L: Lock>(make: impl Fn(Line) -> L) {
     let (line, interceptor, name) = watched("dropped").await;
     let lost = renewed(make(line.clone()), &name, &interceptor).await.lost();
     assert_eq!(soon("the end", lost).await, Why::Released);
@@ -61,7 +56,6 @@ async fn ends_with_its_guard<L: Lock>(make: impl Fn(Line) -> L) {
 async fn a_watchdog_that_renews_for_ever_after_a_failed_unlock_or_of_a_dropped_guard() {
     let token = |line| TokenLock::new(line, SHORT).renewed();
     let reentrant = |line| ReentrantLock::new(line, SHORT).renewed();
-    tokio::join!(ends_after_a_failed_unlock(token), ends_after_a_failed_unlock(reentrant));
     tokio::join!(ends_with_its_guard(token), ends_with_its_guard(reentrant));
 }
 
@@ -108,8 +102,6 @@ async fn a_holder_that_hears_nothing_when_its_lock_is_taken_away() {
     assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
     not_held(guard).await;
 }
-
-// --- waiting
 
 async fn waits(interceptor: &Interceptor) {
     wait_for!(interceptor.answered("reentrant_acquire") >= 2);
@@ -172,8 +164,6 @@ async fn waiting_asks_once_and_is_woken() {
     assert!((4..=5).contains(&meter.round_trips().redis), "{:?}", interceptor.texts());
 }
 
-// --- lost replies
-
 #[tokio::test]
 async fn an_unlock_reply_that_is_lost() {
     let (line, interceptor, of_token) = watched("unlock").await;
@@ -229,8 +219,6 @@ async fn contended_and_unreachable_are_different_answers() {
     assert!(matches!(refused, Err(LockError::Refused { .. })), "{refused:?}");
 }
 
-// --- for how long a holder can be sure
-
 #[tokio::test]
 async fn a_lock_returned_as_held_when_its_validity_has_gone() {
     for lost_before in [false, true] {
@@ -245,8 +233,7 @@ async fn a_lock_returned_as_held_when_its_validity_has_gone() {
 /// Redis has only just given the lock, but after a lease the client cannot know that.
 async fn turned_away_when_delayed<L: Lock>(request: &str, make: impl Fn(Line, Duration) -> L) {
     let (line, interceptor, name) = watched("delayed").await;
-    let delayed = interceptor.hold(request);
-    turned_away_later(delayed, make(line.clone(), SHORT), &name, SHORT).await;
+    turned_away_later(interceptor.hold(request), make(line.clone(), SHORT), &name, SHORT).await;
     wait_for!(interceptor.answered("release") > 0);
     is_free(&line, &name).await;
 }
@@ -315,15 +302,18 @@ async fn vouches_for_no_more_than_redis(guard: impl Guard, line: &Line, name: &s
     assert!(sure_until <= end, "for {:?} too long", sure_until - end);
 }
 
+async fn lets_a_third_in<L: Lock>(make: impl Fn(Line, Duration) -> L) -> bool {
+    let line = line("a").await;
+    let others = [(); 2].map(|()| make(line.clone(), LEASE));
+    late_release_lets_a_third_in(make(line, SHORT), others).await
+}
+
 #[tokio::test]
 async fn an_unlock_of_somebody_elses_lock_reported_as_success() {
-    let line = line("a").await;
-    let others = [(); 2].map(|()| TokenLock::new(line.clone(), LEASE));
-    let token = TokenLock::new(line.clone(), SHORT);
+    let token = TokenLock::new(line("a").await, SHORT);
     assert_eq!(soon("its end", held(&token, &name("theirs")).await.lost()).await, Why::LeaseOver);
-    assert!(!late_release_lets_a_third_in(token, others).await);
-    let others = [(); 2].map(|()| ReentrantLock::new(line.clone(), LEASE));
-    assert!(!late_release_lets_a_third_in(ReentrantLock::new(line, SHORT), others).await);
+    assert!(!lets_a_third_in(TokenLock::new).await);
+    assert!(!lets_a_third_in(ReentrantLock::new).await);
 }
 
 #[tokio::test]
@@ -340,8 +330,6 @@ async fn a_short_second_holding_that_ends_the_first() {
     assert!(pttl(&line, &name).await > 30_000);
     freed(outer).await;
 }
-
-// --- the resource's side
 
 #[tokio::test]
 async fn fencing_refuses_the_older_number() {
@@ -366,15 +354,10 @@ async fn fencing_refuses_the_older_number() {
     }
 }
 
-// --- the locks of the articles
-
 #[tokio::test]
 async fn setnx_expire_and_set_px_no_owner_delete_somebody_elses_lock() {
-    let line = line("a").await;
-    let others = [(); 2].map(|()| SetnxExpire::new(line.clone(), LEASE));
-    assert!(late_release_lets_a_third_in(SetnxExpire::new(line.clone(), SHORT), others).await);
-    let others = [(); 2].map(|()| SetPxNoOwner::new(line.clone(), LEASE));
-    assert!(late_release_lets_a_third_in(SetPxNoOwner::new(line, SHORT), others).await);
+    assert!(lets_a_third_in(SetnxExpire::new).await);
+    assert!(lets_a_third_in(SetPxNoOwner::new).await);
 }
 
 #[tokio::test]

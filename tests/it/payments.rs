@@ -81,21 +81,43 @@ impl Till {
         self.app.value(rows).await
     }
 
+    async fn paid_orders(&self, count: usize) -> Vec<Winner> {
+        let orders = self.app.orders_to_pay(&self.sale, count).await;
+        for (shopper, order) in &orders {
+            shopper.pay(order).await.assert(200);
+        }
+        orders
+    }
+
+    pub async fn buyer_at_page(&self) -> Winner {
+        let (shopper, order) = self.app.buyer(&self.sale).await;
+        self.open_page(&shopper, &order).await;
+        (shopper, order)
+    }
+
     fn charge_of(&self, order: &str) -> Charge {
-        let told = self.provider.told();
         let of_it = |charge: &&Charge| charge.reference.contains(&format!("-{order}-"));
-        told.charges.iter().find(of_it).expect("a charge").clone()
+        self.provider.told().charges.iter().find(of_it).expect("a charge").clone()
+    }
+}
+
+impl TestApp {
+    /// Another session, in a transaction that has executed this.
+    pub async fn begin(&self, statements: &str) -> PgConnection {
+        let mut connection = self.database.connect().await;
+        connection.execute(AssertSqlSafe(format!("BEGIN; {statements}"))).await.expect("executes");
+        connection
     }
 
-    async fn arm(&self, point: &str) {
-        self.app.services.fail_points.set(point).expect("a fail point");
-    }
-
-    async fn waiting_for_locks(&self, count: i64) {
+    pub async fn waiting_for_locks(&self, count: i64) {
         let waiting = "SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        wait_for!(self.app.number(waiting).await == count);
+        wait_for!(self.number(waiting).await == count);
     }
+}
+
+fn asking(shopper: &Shopper, order: &str, step: &str) -> JoinHandle<Reply> {
+    tokio::spawn(shopper.ask("POST", &format!("/api/v1/orders/{order}/{step}")).into_future())
 }
 
 pub fn event(id: &str, charge: &Charge) -> String {
@@ -113,31 +135,25 @@ pub async fn until_payment(shopper: &Shopper, order: &str, payment: &str) -> Val
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_capture_that_loses_against_cancelling_or_expiry_is_refunded() {
     let till = Till::open().await;
+    let points = &till.app.services.fail_points;
     for (status, refunds) in [("cancelled", 1), ("expired", 2)] {
         let (shopper, order) = till.app.buyer(&till.sale).await;
-        till.arm("pay.charged=pause:600000").await;
-        let fired = till.app.services.fail_points.fired("pay.charged");
-        let paying = {
-            let (shopper, order) = (shopper.clone(), order.clone());
-            tokio::spawn(async move { shopper.pay(&order).await })
-        };
-        wait_for!(till.app.services.fail_points.fired("pay.charged") > fired);
+        points.set("pay.charged=pause:600000").expect("a fail point");
+        let fired = points.fired("pay.charged");
+        let paying = asking(&shopper, &order, "pay");
+        wait_for!(points.fired("pay.charged") > fired);
         until_payment(&shopper, &order, "pending").await;
+        let due = format!("UPDATE orders SET pay_by = now() WHERE id = {order}");
         match status {
             "cancelled" => shopper.cancel(&order).await.assert(200),
-            _ => {
-                till.app
-                    .execute(&format!("UPDATE orders SET pay_by = now() WHERE id = {order}"))
-                    .await;
-            }
+            _ => till.app.execute(&due).await,
         }
         shopper.until(&order, status).await;
-        till.app.services.fail_points.resume();
+        points.resume();
         let paid = paying.await.expect("no panic");
         paid.assert_problem(409, "not_payable");
         assert_eq!(paid.text("order_status"), status);
-        let closed = until_payment(&shopper, &order, "refunded").await;
-        assert_eq!(closed["status"], status);
+        assert_eq!(until_payment(&shopper, &order, "refunded").await["status"], status);
         till.assert_books(0, refunds).await;
     }
     till.app.assert_sound(&till.sale).await;
@@ -149,29 +165,20 @@ async fn a_capture_that_wins_against_cancelling_or_expiry_keeps_its_order() {
     let till = Till::open().await;
     for (number, other) in ["cancelling", "expiry"].into_iter().enumerate() {
         let (shopper, order) = till.app.buyer(&till.sale).await;
-        let mut connection = till.app.database.connect().await;
-        let mut lock = connection.begin().await.expect("begin");
         let row = format!("SELECT FROM orders WHERE id = {order} FOR NO KEY UPDATE");
-        lock.execute(AssertSqlSafe(row)).await.expect("the row");
+        let mut lock = till.app.begin(&row).await;
+        let due = format!("UPDATE orders SET pay_by = clock_timestamp() WHERE id = {order}");
         let finish = async {
-            till.waiting_for_locks(1).await;
-            match other {
-                "cancelling" => {
-                    let cancelling = tokio::spawn({
-                        let (shopper, order) = (shopper.clone(), order.clone());
-                        async move { shopper.cancel(&order).await }
-                    });
-                    till.waiting_for_locks(2).await;
-                    lock.commit().await.expect("commit");
-                    cancelling.await.expect("no panic").assert_problem(409, "not_cancellable");
-                }
-                _ => {
-                    // The capture began in time.
-                    let due =
-                        format!("UPDATE orders SET pay_by = clock_timestamp() WHERE id = {order}");
-                    lock.execute(AssertSqlSafe(due)).await.expect("it is due");
-                    lock.commit().await.expect("commit");
-                }
+            till.app.waiting_for_locks(1).await;
+            if other == "cancelling" {
+                let cancelling = asking(&shopper, &order, "cancel");
+                till.app.waiting_for_locks(2).await;
+                lock.execute("COMMIT").await.expect("commit");
+                cancelling.await.expect("no panic").assert_problem(409, "not_cancellable");
+            } else {
+                // The capture began in time.
+                lock.execute(AssertSqlSafe(due)).await.expect("it is due");
+                lock.execute("COMMIT").await.expect("commit");
             }
         };
         let (paid, ()) = tokio::join!(shopper.pay(&order), finish);
@@ -196,18 +203,15 @@ async fn money_that_comes_late_or_twice_goes_back() {
     assert_eq!(until_payment(&shopper, &order, "refunded").await["status"], "cancelled");
     till.assert_books(0, 1).await;
 
-    let (shopper, order) = till.app.buyer(&till.sale).await;
-    till.open_page(&shopper, &order).await;
-    let first = till.provider.confirm();
-    till.deliver("evt_first", &first).await.assert(204);
+    let (shopper, order) = till.buyer_at_page().await;
+    till.deliver("evt_first", &till.provider.confirm()).await.assert(204);
     shopper.until(&order, "paid").await;
     let second = till.provider.confirm();
     for id in ["evt_second", "evt_second", "evt_again"] {
         till.deliver(id, &second).await.assert(204);
     }
     till.assert_books(100, 2).await;
-    let state = json!({"status": "paid", "payment": "captured"});
-    shopper.order(&order).await.assert_has(state);
+    shopper.order(&order).await.assert_has(json!({"status": "paid", "payment": "captured"}));
     let why = "SELECT string_agg(reason, ' ' ORDER BY id) FROM payments WHERE state = 'refunded'";
     assert_eq!(till.app.value::<String>(why).await, "late duplicate");
 }
@@ -234,8 +238,7 @@ async fn a_declined_payment_can_be_tried_again_and_a_lost_answer_is_found() {
     shopper.pay(&order).await.assert_problem(503, "payment_pending");
     till.provider.is(Mood::Accepts);
     // Nobody asks for it any more but reconciliation.
-    let paid = shopper.until(&order, "paid").await;
-    assert_eq!(paid["payment"], "captured");
+    assert_eq!(shopper.until(&order, "paid").await["payment"], "captured");
     assert_eq!(till.app.number("SELECT count(*) FROM payments").await, 2);
     till.assert_books(100, 0).await;
 }
@@ -243,8 +246,7 @@ async fn a_declined_payment_can_be_tried_again_and_a_lost_answer_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_is_given_up_when_its_order_was_long_closed() {
     let till = Till::open().await;
-    let (shopper, order) = till.app.buyer(&till.sale).await;
-    till.open_page(&shopper, &order).await;
+    let (shopper, order) = till.buyer_at_page().await;
     shopper.cancel(&order).await.assert(200);
     let ledger = &till.app.services.payments.ledger;
     let reference: String = till.app.value("SELECT reference FROM payments").await;
@@ -270,16 +272,13 @@ async fn an_attempt_is_given_up_when_its_order_was_long_closed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
     let till = Till::open().await;
-    let orders = till.app.orders_to_pay(&till.sale, 3).await;
+    let orders = till.paid_orders(2).await;
+    let [(keeper, kept), (returner, returned)] = &orders[..] else { panic!("two orders") };
     till.refund("7", true).await.assert_problem(404, "order_not_found");
-    let unpaid = till.refund(&orders[2].1, true).await;
+    let unpaid = till.refund(&till.app.buyer(&till.sale).await.1, true).await;
     unpaid.assert_problem(409, "not_refundable");
     assert_eq!(unpaid.text("order_status"), "pending_payment");
-    for (shopper, order) in &orders[..2] {
-        shopper.pay(order).await.assert(200);
-    }
     till.provider.is(Mood::Away);
-    let [(keeper, kept), (returner, returned), _] = &orders[..] else { panic!("three orders") };
     till.refund(kept, false).await.must_be(200).assert_has(json!({"status": "paid"}));
     for _ in 0..2 {
         let refunding = till.refund(returned, true).await.must_be(200);
@@ -293,12 +292,11 @@ async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
     till.refund(returned, true).await.assert(200);
     returner.pay(returned).await.assert_problem(409, "not_payable");
     till.assert_books(0, 2).await;
-    let audit = till.app.assert_sound(&till.sale).await;
-    assert_eq!((audit.paid, audit.cancelled, audit.remaining), (1, 1, 18));
-    // Now the other unit, too.
+    let expected = json!({"paid": 1, "cancelled": 1, "remaining": 18});
+    till.app.assert_sound_with(&till.sale, expected).await;
     till.refund(kept, true).await.must_be(200).assert_has(json!({"status": "cancelled"}));
-    let audit = till.app.assert_sound(&till.sale).await;
-    assert_eq!((audit.paid, audit.cancelled, audit.remaining), (0, 2, 19));
+    let expected = json!({"paid": 0, "cancelled": 2, "remaining": 19});
+    till.app.assert_sound_with(&till.sale, expected).await;
     till.assert_books(0, 2).await;
 }
 
@@ -306,10 +304,7 @@ async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_of_a_charge_goes_back_and_a_refused_refund_is_named_and_not_repeated() {
     let till = Till::open().await;
-    let orders = till.app.orders_to_pay(&till.sale, 2).await;
-    for (shopper, order) in &orders {
-        shopper.pay(order).await.assert(200);
-    }
+    let orders = till.paid_orders(2).await;
     let [(parted, part), (_, stuck)] = &orders[..] else { panic!("two orders") };
     till.provider.refund("by hand", &till.charge_of(part).id, 40).await.expect("a part");
     till.refund(part, true).await.assert(200);
@@ -329,8 +324,7 @@ async fn what_is_left_of_a_charge_goes_back_and_a_refused_refund_is_named_and_no
     till.refund(stuck, true).await.assert(200);
     till.assert_books(0, 3).await;
     // What an order keeps stays when a duplicate is tried again.
-    let (shopper, order) = till.app.buyer(&till.sale).await;
-    till.open_page(&shopper, &order).await;
+    let (shopper, order) = till.buyer_at_page().await;
     till.provider.is(Mood::RefusesRefunds);
     for id in ["evt_kept", "evt_duplicate"] {
         till.deliver(id, &till.provider.confirm()).await.assert(204);
@@ -339,8 +333,7 @@ async fn what_is_left_of_a_charge_goes_back_and_a_refused_refund_is_named_and_no
     till.provider.is(Mood::Accepts);
     till.refund(&order, false).await.assert(200);
     till.assert_books(100, 4).await;
-    let state = json!({"status": "paid", "payment": "captured"});
-    shopper.order(&order).await.assert_has(state);
+    shopper.order(&order).await.assert_has(json!({"status": "paid", "payment": "captured"}));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -358,20 +351,14 @@ async fn an_order_that_costs_nothing_needs_no_page() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_locks_its_payments_before_the_order() {
     let till = Till::open().await;
-    let (shopper, order) = till.app.buyer(&till.sale).await;
-    till.open_page(&shopper, &order).await;
-    let mut connection = till.app.database.connect().await;
-    let mut lock = connection.begin().await.expect("begin");
+    let (shopper, order) = till.buyer_at_page().await;
     let payments = format!("SELECT FROM payments WHERE order_id = {order} FOR UPDATE");
-    lock.execute(AssertSqlSafe(payments)).await.expect("the payments");
-    let paying = tokio::spawn({
-        let (shopper, order) = (shopper.clone(), order.clone());
-        async move { shopper.pay(&order).await }
-    });
-    till.waiting_for_locks(1).await;
+    let mut lock = till.app.begin(&payments).await;
+    let paying = asking(&shopper, &order, "pay");
+    till.app.waiting_for_locks(1).await;
     let row = format!("SELECT FROM orders WHERE id = {order} FOR UPDATE");
     lock.execute(AssertSqlSafe(row)).await.expect("no deadlock");
-    lock.commit().await.expect("commit");
+    lock.execute("COMMIT").await.expect("commit");
     paying.await.expect("no panic").assert(200);
     till.assert_books(100, 0).await;
 }
@@ -379,38 +366,29 @@ async fn an_attempt_locks_its_payments_before_the_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_books_name_what_does_not_agree() {
     let till = Till::open().await;
-    let orders = till.app.orders_to_pay(&till.sale, 4).await;
-    for (shopper, order) in &orders {
-        shopper.pay(order).await.assert(200);
-    }
+    let orders = till.paid_orders(4).await;
     till.assert_books(400, 0).await;
     let charge = |order: &str| till.charge_of(order);
     let [lost, unpaid, refunded, cheaper] = [0, 1, 2, 3].map(|number: usize| &*orders[number].1);
-    till.app
-        .execute(&format!(
-            "DELETE FROM payments WHERE order_id = {lost};
-             UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
-             WHERE id = {unpaid};
-             UPDATE payments SET state = 'refunded', reason = 'operator'
-             WHERE order_id = {refunded};
-             UPDATE payments SET amount_cents = 1 WHERE order_id = {cheaper}"
-        ))
-        .await;
+    let damage = format!(
+        "DELETE FROM payments WHERE order_id = {lost};
+         UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
+         WHERE id = {unpaid};
+         UPDATE payments SET state = 'refunded', reason = 'operator' WHERE order_id = {refunded};
+         UPDATE payments SET amount_cents = 1 WHERE order_id = {cheaper}"
+    );
+    till.app.execute(&damage).await;
+    let Charge { id, reference, .. } = charge(lost);
     let mut expected = vec![
         format!("order {lost} is paid, and nothing was captured"),
-        format!(
-            "{}: 100 captured for {}, and not in the ledger",
-            charge(lost).id,
-            charge(lost).reference
-        ),
+        format!("{id}: 100 captured for {reference}, and not in the ledger"),
         format!("{}: 100 captured for order {unpaid}, which is not paid", charge(unpaid).reference),
         format!("{}: 0 refunded of order {refunded}, 100 in the ledger", charge(refunded).id),
         format!("order {cheaper}: 1 captured, its price is 100"),
         format!("{}: 100 captured for order {cheaper}, 1 in the ledger", charge(cheaper).id),
     ];
     expected.sort();
-    let books = till.books().await;
-    assert_has(&books, json!({"ok": false, "drift": expected}));
+    assert_has(&till.books().await, json!({"ok": false, "drift": expected}));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

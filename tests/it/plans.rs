@@ -18,10 +18,10 @@ async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Pr
     }
     let mut statements: Vec<Prepared> = Vec::new();
     for (connection, session) in connections.iter_mut().enumerate() {
-        let known = sqlx::query_as("SELECT name, statement FROM pg_prepared_statements");
-        let known = known.persistent(false).fetch_all(&mut **session).await;
+        let known = "SELECT name, statement FROM pg_prepared_statements";
+        let known = sqlx::query_as::<_, (String, String)>(known).persistent(false);
+        let known = known.fetch_all(&mut **session).await;
         for (name, statement) in known.expect("pg_prepared_statements") {
-            let statement: String = statement;
             let text = statement.split_whitespace().collect::<Vec<_>>().join(" ");
             if !statements.iter().any(|other| other.text == text) {
                 statements.push(Prepared { connection, name, text });
@@ -38,10 +38,9 @@ async fn explain(session: &mut PgConnection, one: &Prepared, values: &str, mode:
     if !values.is_empty() {
         call += &format!("({values})");
     }
-    let query = sqlx::query_scalar(AssertSqlSafe(call.as_str())).persistent(false);
+    let query = sqlx::query_scalar::<_, String>(AssertSqlSafe(call.as_str())).persistent(false);
     let lines = query.fetch_all(session).await;
-    let lines: Vec<String> = lines.unwrap_or_else(|error| panic!("{call}: {error}"));
-    lines.join("\n")
+    lines.unwrap_or_else(|error| panic!("{call}: {error}")).join("\n")
 }
 
 /// Title → indexes that it must use; words of this statement alone; ORDER, USER, SALE: values.
@@ -133,14 +132,12 @@ async fn statements_under_load_use_their_indexes() {
     let with_values = with_values(&app).await;
     let (mut sessions, statements) = prepared(app.services.databases.postgres.connections()).await;
     // The outbox and what is due are empty but for moments: a sale that few pay for fills them.
-    app.execute(
-        "INSERT INTO releases (order_id, sale_id, user_id)
-             SELECT id, sale_id, user_id FROM orders
-             WHERE status = 'expired' ORDER BY created_at LIMIT 20000;
-         UPDATE orders SET pay_by = now() WHERE status = 'pending_payment' AND id % 5 = 0;
-         ANALYZE releases, orders;",
-    )
-    .await;
+    let due = "INSERT INTO releases (order_id, sale_id, user_id)
+            SELECT id, sale_id, user_id FROM orders
+            WHERE status = 'expired' ORDER BY created_at LIMIT 20000;
+        UPDATE orders SET pay_by = now() WHERE status = 'pending_payment' AND id % 5 = 0;
+        ANALYZE releases, orders;";
+    app.execute(due).await;
     let with_statement = |case: Case| {
         let found: Vec<&Prepared> = statements.iter().filter(|one| case.is_of(one)).collect();
         assert_eq!(found.len(), 1, "{}: not one statement", case.title);
@@ -163,16 +160,13 @@ async fn statements_under_load_use_their_indexes() {
         }
     }
     // A sale fills the table within seconds, long before anybody has counted its rows.
-    app.execute(
-        "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass;
-         ALTER TABLE orders SET (fillfactor = 100);",
-    )
-    .await;
+    let uncount = "DELETE FROM pg_statistic WHERE starelid = 'orders'::regclass;
+        ALTER TABLE orders SET (fillfactor = 100);";
+    app.execute(uncount).await;
     for (case, statement) in &cases[..SHOPPERS] {
         let session = &mut sessions[statement.connection];
-        let arguments = with_values(case.arguments);
         for mode in ["force_custom_plan", "force_generic_plan"] {
-            let plan = explain(session, statement, &arguments, mode).await;
+            let plan = explain(session, statement, &with_values(case.arguments), mode).await;
             let uses_them = case.uses.iter().all(|index| plan.contains(index));
             assert!(uses_them, "without statistics:\n{plan}");
         }

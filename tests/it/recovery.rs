@@ -18,14 +18,11 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
     let id = sale.parse().expect("an id");
     let accepted = Instant::now();
     let services = without_their_writer(&app, &vec![sale.clone(); 5]).await;
-    let recover = async || {
-        services.catalog.refresh(id).await.expect("the sale");
-        services.orders.recover_step().await.expect("a pass")
-    };
     let mut settled = 0;
     wait_for!("all orders are left behind", {
         // On a busy machine the first ones are old enough a pass before the last.
-        settled += recover().await;
+        services.catalog.refresh(id).await.expect("the sale");
+        settled += services.orders.recover_step().await.expect("a pass");
         assert!(settled == 0 || accepted.elapsed() >= log_recovery::GRACE, "written too early");
         (settled >= 5).then_some(())
     });
@@ -38,10 +35,7 @@ async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_w
 async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_writes_them() {
     const SALES: usize = 40;
     let app = TestApp::start_with(Options::without_writer()).await;
-    let mut sales = Vec::new();
-    for _ in 0..SALES {
-        sales.push(app.sale(10, json!({})).await);
-    }
+    let sales = join_all((0..SALES).map(|_| app.sale(10, json!({})))).await;
     let services = without_their_writer(&app, &sales).await;
     let read = services.catalog.read_snapshots(&services.catalog.cache.cached_sales()).await;
     read.expect("snapshots");
@@ -65,8 +59,7 @@ async fn orders_of_many_sales_are_recovered_in_one_transaction_once_nobody_write
 /// An id says when it was made: a sale that was not open by then cannot have that order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
-    let app = TestApp::start().await;
-    let open = app.sale(10, json!({})).await;
+    let (app, open) = TestApp::selling(10, json!({})).await;
     let next = app.sale(10, json!({"opens_at": in_secs(3_600)})).await;
     // No rebuild repairs what the test breaks.
     app.services.fail_points.set("rebuild.elected=error*always").expect("a point");

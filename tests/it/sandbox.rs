@@ -73,10 +73,9 @@ async fn sandbox_pay_obeys_its_flags_and_keeps_its_charges_when_it_is_killed() {
         let url = program.line_after("flash-sale sandbox-pay ready on ").await;
         (program, HttpProvider::new(&url, "key").expect("a provider"))
     };
-    let request = |reference: &str| ChargeRequest {
-        reference: reference.to_owned(),
-        amount_cents: 500,
-        currency: "USD".to_owned(),
+    let request = |reference: &str| {
+        let (reference, currency) = (reference.to_owned(), "USD".to_owned());
+        ChargeRequest { reference, amount_cents: 500, currency }
     };
     let (mut program, provider) = start("--decline 1").await;
     let declined = provider.charge(&request("shop-1-1")).await.expect("an answer");

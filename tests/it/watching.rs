@@ -81,16 +81,15 @@ fn problems(query: &Query, exported: &Exported) -> Vec<String> {
     found
 }
 
-fn deploy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+fn deploy(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(path)
 }
 
 fn queries_of_dashboards() -> Vec<Query> {
     let mut queries = Vec::new();
-    for file in entries(&deploy().join("grafana/dashboards")) {
-        if file.extension().is_none_or(|extension| extension != "json") {
-            continue;
-        }
+    let dashboards = deploy("grafana/dashboards");
+    let files = entries(&dashboards);
+    for file in files.filter(|file| file.extension().is_some_and(|is| is == "json")) {
         let text = fs::read_to_string(file).expect("text");
         let dashboard: Value = serde_json::from_str(&text).expect("JSON");
         for panel in dashboard["panels"].as_array().expect("panels") {
@@ -119,14 +118,13 @@ fn queries_of_alerts() -> Vec<Query> {
             shown: shown_by(line("summary:")),
         }
     };
-    let alerts = fs::read_to_string(deploy().join("alerts.yml")).expect("the alerts");
+    let alerts = fs::read_to_string(deploy("alerts.yml")).expect("the alerts");
     alerts.split("- alert: ").skip(1).map(query).collect()
 }
 
 async fn scrape() -> Exported {
     let servers = Servers::shared().await;
-    let database = servers.database().await;
-    let home = Home::new();
+    let (home, database) = (Home::new(), servers.database().await);
     let program =
         Program::serve_by(&home, home.command_on("serve", servers, &database, "watching:")).await;
     let get = |path: &str| program.ask("GET", path);
@@ -143,11 +141,10 @@ async fn scrape() -> Exported {
     }
     let metrics = get("/metrics").await;
     assert!(metrics.header("content-type").starts_with("text/plain"));
-    let text = metrics.body.as_str().expect("text");
     drop(streams);
     program.terminate().await;
     database.drop().await;
-    let mut exported = parse(text);
+    let mut exported = parse(metrics.body.as_str().expect("text"));
     exported.insert(UP.to_owned(), BTreeMap::new());
     exported
 }

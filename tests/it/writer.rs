@@ -8,16 +8,15 @@ use flash_sale::orders::outcome::Outcome;
 async fn accepted(app: &TestApp, stock: i64, count: usize) -> (String, Services, AcceptedBatch) {
     let sale = app.sale(stock, json!({})).await;
     let (services, mut channel) = app.approved_services().await;
-    let mut whole: Option<AcceptedBatch> = None;
-    for _ in 0..count {
+    let mut accept = async || {
         must_accept(&services, sale.parse().expect("an id")).await;
-        let batch = channel.recv().await.expect("handed on");
-        match &mut whole {
-            Some(whole) => whole.orders.extend(batch.orders),
-            None => whole = Some(batch),
-        }
+        channel.recv().await.expect("handed on")
+    };
+    let mut whole = accept().await;
+    for _ in 1..count {
+        whole.orders.extend(accept().await.orders);
     }
-    (sale, services, whole.expect("somebody bought"))
+    (sale, services, whole)
 }
 
 fn first(count: usize, batch: &AcceptedBatch) -> AcceptedBatch {
@@ -104,8 +103,7 @@ async fn a_full_redis_lets_orders_be_written_and_units_come_back() {
     let (_servers, app) = TestApp::on_own_servers().await;
     let sale = app.sale(3, json!({})).await;
     let limit = async |bytes: u32| {
-        let mut set = redis::cmd("CONFIG");
-        app.in_redis::<()>(set.arg(&["SET", "maxmemory"]).arg(bytes)).await;
+        app.in_redis::<()>(redis::cmd("CONFIG").arg(&["SET", "maxmemory"]).arg(bytes)).await;
     };
     let points = &app.services.fail_points;
     points.set("writer.received=pause:600000").expect("a fail point");

@@ -1,144 +1,124 @@
 //! What can happen next: a step of a process, or a fault.
 
+use crate::explorer::{Next, Step};
 use crate::properties::{always, sometimes};
 use crate::protocol::{Index, Protocol};
 use crate::state::*;
 use stateright::{Model, Property};
+use std::fmt::Display;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    // The admission queue
-    Ask(Index, User),
-    RunScript(Index),
-    TakeReply(Index),
-    ConnectionBroke(Index),
-    // News from Postgres
-    HearEpoch(Index),
-    HearApproval(Index),
-    // Writing
-    WriterSteps(Index),
-    RecoveryTakes(Index, EntryId),
-    RecoverySteps(Index),
-    // Rebuilding
-    Elect(Index),
-    RebuildSteps(Index),
-    // Returning units
-    Cancel(OrderId),
-    Release(Index, OrderId),
-    ForgetReleased(Index),
-    // Faults
-    ReplyLostAskAgain(Index),
-    ReplyLostGiveUp(Index),
-    StrayRuns(usize),
-    StrayIsDropped(usize),
-    Crash(Index),
-    LockLost(Index),
-    RebuildStepFails(Index),
-    Flush,
-    RestartWithData,
-    RestartEmpty,
-    Backup,
-    RestartFromBackup,
+impl Next<'_, State> {
+    fn fault(&mut self, what: impl Display, fault: Fault, act: impl FnOnce(&mut State)) {
+        if let Some(at) = self.before.faults.iter().position(|left| *left == fault) {
+            self.may(what, |state| {
+                state.faults.remove(at);
+                act(state);
+            });
+        }
+    }
 }
 
 impl Protocol {
-    fn apply(&self, state: &mut State, action: Action) {
-        match action {
-            Action::Ask(p, user) => self.ask(state, p, user),
-            Action::RunScript(p) => self.run_script(state, p),
-            Action::TakeReply(p) => self.take_reply(state, p),
-            Action::ConnectionBroke(p) => self.ask_again(state, p),
-            Action::HearEpoch(p) => state.processes[p].believes = state.postgres.epoch,
-            Action::HearApproval(p) => {
-                state.processes[p].approved = state.postgres.approved;
-                state.processes[p].believes = state.postgres.epoch;
+    fn admission(&self, next: &mut Next<'_, State>, p: Index) {
+        let (before, process) = (next.before, &next.before.processes[p]);
+        if let Some(Attempt { request, reply, .. }) = process.attempt {
+            if reply.is_some() {
+                next.may(format_args!("{p} takes a reply"), |state| self.take_reply(state, p));
+            } else if request.to == before.live_redis {
+                next.may(format_args!("{p}'s script runs"), |state| self.run_script(state, p));
+            } else {
+                next.may(format_args!("{p}'s connection broke"), |state| self.ask_again(state, p));
             }
-            Action::WriterSteps(p) => {
-                let first = state.processes[p].channel.remove(0);
-                if let Some(work) = self.work_on(state, first) {
-                    state.processes[p].channel.insert(0, work);
+            for again in [true, false] {
+                let what = format_args!("{p}'s reply is lost, asks again: {again}");
+                next.fault(what, Fault::LostReply, |state| {
+                    Self::lose_reply(state, p);
+                    if again {
+                        self.ask_again(state, p);
+                    } else {
+                        state.processes[p].attempt = None;
+                    }
+                });
+            }
+        } else if self.sells[p] && process.approved == before.live_redis && process.believes > 0 {
+            for (user, left) in before.attempts.iter().enumerate() {
+                // Users differ in nothing but their names: a later one comes after an earlier one.
+                let is_next = user == 0 || before.attempts[user - 1] < self.attempts[user - 1];
+                if *left > 0 && is_next {
+                    let what = format_args!("{p} asks for user {user}");
+                    next.may(what, |state| self.ask(state, p, user as User));
                 }
             }
-            Action::RecoveryTakes(p, name) => {
-                let entry = state.redis.log.iter().find(|entry| entry.name == name);
-                let work = entry.map(|entry| self.accepted(entry.order, entry.epoch, name));
-                state.processes[p].recovery = work;
-            }
-            Action::RecoverySteps(p) => {
-                if let Some(work) = state.processes[p].recovery.take() {
-                    state.processes[p].recovery = self.work_on(state, work);
-                }
-            }
-            Action::Elect(p) => self.elect(state, p),
-            Action::RebuildSteps(p) => self.rebuild_steps(state, p),
-            Action::Release(p, id) => self.return_unit(state, p, id),
-            Action::ForgetReleased(p) => self.forget_released(state, p),
-            fault => self.apply_fault(state, fault),
         }
     }
 
-    fn apply_fault(&self, state: &mut State, fault: Action) {
-        let left = &mut state.faults;
-        match fault {
-            Action::Cancel(id) => {
-                left.cancels -= 1;
-                self.cancel(state, id);
-            }
-            Action::ReplyLostAskAgain(p) => {
-                left.lost_replies -= 1;
-                Self::lose_reply(state, p);
-                self.ask_again(state, p);
-            }
-            Action::ReplyLostGiveUp(p) => {
-                left.lost_replies -= 1;
-                Self::lose_reply(state, p);
-                state.processes[p].attempt = None;
-            }
-            Action::StrayRuns(at) => {
-                let Request { order, epoch, .. } = state.stray.remove(at);
-                self.admit(state, order, epoch);
-            }
-            Action::StrayIsDropped(at) => {
-                state.stray.remove(at);
-            }
-            Action::Crash(p) => {
-                left.crashes -= 1;
-                Self::lose_reply(state, p);
-                Self::release_election(state, p);
-                // It starts by reading the catalogue; it asks later which Redis is approved.
-                state.processes[p] =
-                    Process { believes: state.postgres.epoch, ..Process::default() };
-            }
-            Action::LockLost(_) => {
-                left.lost_locks -= 1;
-                state.postgres.elected = None;
-            }
-            Action::RebuildStepFails(p) => {
-                left.failed_steps -= 1;
-                self.rebuild_fails(state, p);
-            }
-            Action::Flush => {
-                left.flushes -= 1;
-                Self::lose_down_to(state, RedisData::default());
-            }
-            Action::RestartWithData => {
-                left.restarts -= 1;
-                let data = state.redis.clone();
-                Self::restart(state, data);
-            }
-            Action::RestartEmpty => {
-                left.empty_restarts -= 1;
-                Self::restart(state, RedisData::default());
-            }
-            Action::Backup => state.backup = Some(Box::new(state.redis.clone())),
-            Action::RestartFromBackup => {
-                left.rollbacks -= 1;
-                if let Some(data) = state.backup.take() {
-                    Self::restart(state, *data);
-                }
-            }
-            _ => unreachable!("{fault:?} is no fault"),
+    fn news(next: &mut Next<'_, State>, p: Index) {
+        let (process, postgres) = (&next.before.processes[p], &next.before.postgres);
+        if process.believes != postgres.epoch {
+            next.may(format_args!("{p} hears of the epoch"), |state| {
+                state.processes[p].believes = postgres.epoch;
+            });
         }
+        if process.approved != postgres.approved && postgres.approved == next.before.live_redis {
+            next.may(format_args!("{p} hears of the approval"), |state| {
+                state.processes[p].approved = postgres.approved;
+                state.processes[p].believes = postgres.epoch;
+            });
+        }
+    }
+
+    fn writing(&self, next: &mut Next<'_, State>, p: Index) {
+        let (before, process) = (next.before, &next.before.processes[p]);
+        if let Some(first) = process.channel.first() {
+            next.may(format_args!("{p}'s writer steps"), |state| {
+                state.processes[p].channel.remove(0);
+                if let Some(work) = self.work_on(state, *first) {
+                    state.processes[p].channel.insert(0, work);
+                }
+            });
+        }
+        if let Some(work) = process.recovery {
+            next.may(format_args!("{p}'s recovery steps"), |state| {
+                state.processes[p].recovery = self.work_on(state, work);
+            });
+        } else if self.recovers[p] {
+            for Entry { name, epoch, order } in &before.redis.log {
+                next.may(format_args!("{p} recovers entry {name}"), |state| {
+                    state.processes[p].recovery = Some(self.accepted(*order, *epoch, *name));
+                });
+            }
+        }
+        if process.released.is_some() {
+            let what = format_args!("{p} deletes what it returned");
+            next.may(what, |state| self.forget_released(state, p));
+        } else if before.redis.selling.is_some() {
+            for order in before.postgres.outbox.keys() {
+                let what = format_args!("{p} returns {order:?}");
+                next.may(what, |state| self.return_unit(state, p, *order));
+            }
+        }
+    }
+
+    fn rebuilding(&self, next: &mut Next<'_, State>, p: Index) {
+        let elected = next.before.postgres.elected;
+        if next.before.processes[p].rebuild.is_some() {
+            next.may(format_args!("{p}'s rebuild steps"), |state| self.rebuild_steps(state, p));
+            let what = format_args!("a step of {p}'s rebuild fails");
+            next.fault(what, Fault::FailedStep, |state| self.rebuild_fails(state, p));
+            if elected == Some(p) {
+                let what = format_args!("{p} loses the lock");
+                next.fault(what, Fault::LostLock, |state| state.postgres.elected = None);
+            }
+        } else if self.rebuilds[p] && elected.is_none() && next.before.rebuild_needed().is_some() {
+            next.may(format_args!("{p} is elected"), |state| Self::elect(state, p));
+        }
+        next.fault(format_args!("{p} dies"), Fault::Crash, |state| {
+            Self::lose_reply(state, p);
+            Self::release_election(state, p);
+            // It starts by reading the catalogue; it asks later which Redis is approved.
+            state.processes[p] = Process { believes: state.postgres.epoch, ..Process::default() };
+            state.note_gone(true);
+        });
     }
 
     fn lose_reply(state: &mut State, p: Index) {
@@ -150,15 +130,49 @@ impl Protocol {
         }
     }
 
+    /// Of requests whose replies are lost, of Redis, and of the users.
+    fn elsewhere(next: &mut Next<'_, State>) {
+        let before = next.before;
+        for (at, Request { order, epoch, .. }) in before.stray.iter().enumerate() {
+            for runs in [true, false] {
+                next.may(format_args!("stray {order:?} runs: {runs}"), |state| {
+                    state.stray.remove(at);
+                    if runs {
+                        Self::admit(state, *order, *epoch);
+                    }
+                });
+            }
+        }
+        for order in before.postgres.live() {
+            next.fault(format_args!("cancel {order:?}"), Fault::Cancel, |state| {
+                state.postgres.rows.insert(order, Status::Cancelled);
+                state.postgres.taken -= 1;
+                state.postgres.return_unit(order);
+            });
+        }
+        let nothing = RedisData::default;
+        next.fault("flush", Fault::Flush, |state| Self::lose_down_to(state, nothing()));
+        next.fault("restart", Fault::Restart, |state| Self::restart(state, before.redis.clone()));
+        let what = "restart without data";
+        next.fault(what, Fault::EmptyRestart, |state| Self::restart(state, nothing()));
+        if let Some(backup) = &before.backup {
+            let what = "restart from the backup";
+            next.fault(what, Fault::Rollback, |state| Self::restart(state, backup.clone()));
+        } else if before.faults.contains(&Fault::Rollback) {
+            next.may("backup", |state| state.backup = Some(before.redis.clone()));
+        }
+    }
+
     /// Redis' data becomes `data`. Notes which orders that takes out of the log.
     fn lose_down_to(state: &mut State, data: RedisData) {
         let before = std::mem::replace(&mut state.redis, data);
         for entry in before.log {
-            let kept = state.redis.log.iter().any(|kept| kept.name == entry.name);
-            if !kept && state.postgres.row(entry.order.id).is_none() {
+            let is_kept = state.redis.log.contains(&entry);
+            if !is_kept && !state.postgres.rows.contains_key(&entry.order) {
                 state.lost_in_log.insert(entry.order.id);
             }
         }
+        state.note_gone(true);
     }
 
     fn restart(state: &mut State, data: RedisData) {
@@ -167,117 +181,47 @@ impl Protocol {
         state.backup = None;
         state.stray.clear(); // their connections are gone
     }
-
-    /// Only a fault may take an answered order, out of the log and the memory of no living process.
-    pub fn note_if_gone(state: &mut State, id: OrderId, by_a_fault: bool) {
-        if !state.answered.contains(&id)
-            || state.exists(id)
-            || state.lost_as_documented.contains(&id)
-        {
-            return;
-        }
-        if by_a_fault && state.lost_in_log.contains(&id) {
-            state.lost_as_documented.insert(id);
-        } else {
-            state.wrong = Some(Wrong::Vanished(id));
-        }
-    }
-
-    fn attempts_of(&self, state: &State, p: Index, actions: &mut Vec<Action>) {
-        let process = &state.processes[p];
-        if let Some(attempt) = process.attempt {
-            actions.push(match attempt.reply {
-                Some(_) => Action::TakeReply(p),
-                None if attempt.request.to == state.live_redis => Action::RunScript(p),
-                None => Action::ConnectionBroke(p),
-            });
-            if state.faults.lost_replies > 0 {
-                actions.extend([Action::ReplyLostAskAgain(p), Action::ReplyLostGiveUp(p)]);
-            }
-        } else if self.sells[p] && process.approved == state.live_redis && process.believes > 0 {
-            for (user, left) in state.attempts.iter().enumerate() {
-                // Users differ in nothing but their names: a later one comes after an earlier one.
-                let is_next = user == 0 || state.attempts[user - 1] < self.attempts[user - 1];
-                if *left > 0 && is_next {
-                    actions.push(Action::Ask(p, user as User));
-                }
-            }
-        }
-    }
-
-    fn actions_of(&self, state: &State, p: Index, actions: &mut Vec<Action>) {
-        let (process, postgres) = (&state.processes[p], &state.postgres);
-        let mut may = |condition: bool, action| actions.extend(condition.then_some(action));
-        may(process.believes != postgres.epoch, Action::HearEpoch(p));
-        let is_news = process.approved != postgres.approved;
-        let approved = postgres.approved == state.live_redis;
-        may(is_news && approved, Action::HearApproval(p));
-        may(!process.channel.is_empty(), Action::WriterSteps(p));
-        may(process.recovery.is_some(), Action::RecoverySteps(p));
-        if let Some(_rebuild) = &process.rebuild {
-            may(true, Action::RebuildSteps(p));
-            may(postgres.elected == Some(p) && state.faults.lost_locks > 0, Action::LockLost(p));
-            may(state.faults.failed_steps > 0, Action::RebuildStepFails(p));
-        } else if self.rebuilds[p] && postgres.elected.is_none() {
-            may(Self::rebuild_needed(state).is_some(), Action::Elect(p));
-        }
-        may(process.released.is_some(), Action::ForgetReleased(p));
-        may(state.faults.crashes > 0, Action::Crash(p));
-        if process.recovery.is_none() && self.recovers[p] {
-            let entries = state.redis.log.iter();
-            actions.extend(entries.map(|entry| Action::RecoveryTakes(p, entry.name)));
-        }
-        if process.released.is_none() && state.redis.selling.is_some() {
-            actions.extend(postgres.outbox.iter().map(|(id, _)| Action::Release(p, *id)));
-        }
-    }
 }
 
 impl Model for Protocol {
     type State = State;
-    type Action = Action;
+    type Action = Step<State>;
 
     fn init_states(&self) -> Vec<State> {
-        vec![self.initial()]
+        let process = || Process { believes: 1, approved: 1, ..Process::default() };
+        let redis = RedisData {
+            selling: Some(Selling { epoch: 1, remaining: self.stock }),
+            floor: 1,
+            ..RedisData::default()
+        };
+        vec![State {
+            postgres: Postgres { epoch: 1, approved: 1, floor: 1, ..Postgres::default() },
+            live_redis: 1,
+            redis,
+            next_entry: 1,
+            processes: [process(), process()],
+            attempts: self.attempts.clone(),
+            faults: self.faults.to_vec(),
+            ..State::default()
+        }]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.wrong.is_some() {
+    fn actions(&self, before: &State, steps: &mut Vec<Self::Action>) {
+        if before.wrong.is_some() {
             return; // one is enough
         }
-        for p in 0..state.processes.len() {
-            self.attempts_of(state, p, actions);
-            self.actions_of(state, p, actions);
+        let mut next = Next { before, steps, finish: |state| state.note_gone(false) };
+        for p in 0..before.processes.len() {
+            self.admission(&mut next, p);
+            Self::news(&mut next, p);
+            self.writing(&mut next, p);
+            self.rebuilding(&mut next, p);
         }
-        for at in 0..state.stray.len() {
-            actions.extend([Action::StrayRuns(at), Action::StrayIsDropped(at)]);
-        }
-        let left = &state.faults;
-        if left.cancels > 0 {
-            actions.extend(state.postgres.live().map(|order| Action::Cancel(order.id)));
-        }
-        let mut may = |left: u8, action| actions.extend((left > 0).then_some(action));
-        may(left.flushes, Action::Flush);
-        may(left.restarts, Action::RestartWithData);
-        may(left.empty_restarts, Action::RestartEmpty);
-        let rollback = match state.backup {
-            Some(_) => Action::RestartFromBackup,
-            None => Action::Backup,
-        };
-        may(left.rollbacks, rollback);
+        Self::elsewhere(&mut next);
     }
 
-    fn next_state(&self, state: &State, action: Action) -> Option<State> {
-        let mut next = state.clone();
-        self.apply(&mut next, action);
-        let by_a_fault = matches!(
-            action,
-            Action::Crash(_) | Action::Flush | Action::RestartEmpty | Action::RestartFromBackup
-        );
-        for id in &state.answered {
-            Self::note_if_gone(&mut next, *id, by_a_fault);
-        }
-        Some(next)
+    fn next_state(&self, _: &State, step: Self::Action) -> Option<State> {
+        Some(step.next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

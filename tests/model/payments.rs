@@ -6,9 +6,9 @@
 //! reference once, as long as the order is not closed for long, and would refund any number of
 //! times. **Not in the model**: a provider that charges twice or refunds by itself (`it/payments`).
 
+use crate::explorer::{Next, Step, breaks, visit};
 use payments::ledger::PaymentState::{self, Captured, Declined, Pending, Refunded, Refunding};
-use stateright::{Checker, HasDiscoveries, Model, Property};
-use std::collections::BTreeSet;
+use stateright::{Checker, Model, Property};
 
 const ATTEMPTS: usize = 2;
 /// Of all processes together.
@@ -193,16 +193,17 @@ impl Shop {
         }
     }
 
-    fn calls(&self, before: &State, may: &mut impl FnMut(String, &dyn Fn(&mut State))) {
-        for (at, call) in before.calls.iter().enumerate() {
+    fn calls(&self, next: &mut Next<'_, State>) {
+        for (at, call) in next.before.calls.iter().enumerate() {
             if let Some(answer) = call.answer {
-                may(format!("{call:?} is noted"), &|state| self.note(state, at, answer));
+                next.may(format_args!("{call:?} is noted"), |state| self.note(state, at, answer));
             } else {
                 for succeeds in [false, true] {
-                    may(format!("{call:?}: {succeeds}"), &|state| self.run(state, at, succeeds));
+                    let run = |state: &mut State| self.run(state, at, succeeds);
+                    next.may(format_args!("{call:?}: {succeeds}"), run);
                 }
             }
-            may(format!("{call:?} is lost"), &|state| {
+            next.may(format_args!("{call:?} is lost"), |state| {
                 let is_known = call.answer.is_some() || !call.is_awaited;
                 state.calls[at].is_awaited = false;
                 if is_known || matches!(call.what, What::LookUp { .. }) {
@@ -211,80 +212,79 @@ impl Shop {
             });
         }
     }
+
+    /// What may come of a payment: on the provider's page, by the shop's worker, by a webhook.
+    fn payment(&self, next: &mut Next<'_, State>, at: usize) {
+        let State { time, payments, calls, .. } = next.before;
+        let Payment { state: known, has_page, charge, .. } = &payments[at];
+        if *has_page && *time < Time::Over {
+            for succeeds in [false, true] {
+                next.may(format_args!("decide {at}, {succeeds}"), |state| {
+                    state.charge(at, succeeds);
+                });
+            }
+        }
+        let has_room = calls.len() < CALLS;
+        match known {
+            Pending if has_room => next.may(format_args!("reconcile {at}"), |state| {
+                state.call(at, What::LookUp { was_over: *time == Time::Over });
+            }),
+            Refunding if !self.keeps(Rule::RefundsAskTheProvider) => {
+                next.may(format_args!("forget {at}"), |state| state.payments[at].state = Refunded);
+            }
+            Refunding if has_room => {
+                next.may(format_args!("carry out {at}"), |state| state.call(at, What::Refund));
+            }
+            _ => {}
+        }
+        if let Some(told) = charge {
+            for refunds in 0..=told.refunds {
+                next.may(format_args!("webhook {at}, refunds: {refunds}"), |state| {
+                    self.apply(state, at, Charge { refunds, ..*told });
+                });
+            }
+        }
+    }
 }
 
 impl Model for Shop {
     type State = State;
-    /// What happens, and what comes of it.
-    type Action = (String, State);
+    type Action = Step<State>;
 
     fn init_states(&self) -> Vec<State> {
         let (order, time) = (Order::Unpaid, Time::Open);
         vec![State { order, time, payments: vec![], calls: vec![], units_returned: 0 }]
     }
 
-    fn actions(&self, before: &State, actions: &mut Vec<Self::Action>) {
-        let mut may = |what: String, act: &dyn Fn(&mut State)| {
-            let mut state = before.clone();
-            act(&mut state);
-            state.calls.sort_unstable();
-            actions.extend((state != *before).then_some((what, state)));
-        };
-        let State { order, time, .. } = *before;
-        let has_room = before.calls.len() < CALLS;
-        self.calls(before, &mut may);
-        may("checkout".into(), &|state| state.attempt(|all, at| all.payments[at].has_page = true));
+    fn actions(&self, before: &State, steps: &mut Vec<Self::Action>) {
+        let State { order, time, ref calls, .. } = *before;
+        let mut next = Next { before, steps, finish: |state| state.calls.sort_unstable() };
+        self.calls(&mut next);
+        next.may("checkout", |state| state.attempt(|all, at| all.payments[at].has_page = true));
         for return_unit in [false, true] {
-            may(format!("refund, {return_unit}"), &|state| state.operator_refunds(return_unit));
+            let what = format_args!("refund, {return_unit}");
+            next.may(what, |state| state.operator_refunds(return_unit));
         }
-        if has_room {
-            may("pay".into(), &|state| state.attempt(|all, at| all.call(at, What::Charge)));
+        if calls.len() < CALLS {
+            next.may("pay", |state| state.attempt(|all, at| all.call(at, What::Charge)));
         }
         let closes_paid = !self.keeps(Rule::ExpiryLeavesPaidOrders) && time > Time::Open;
         if order == Order::Unpaid || closes_paid && order == Order::Paid {
-            may("cancelled or expired".into(), &|state| state.close());
+            next.may("cancelled or expired", State::close);
         }
         let charges = |call: &Call| (call.what, call.answer) == (What::Charge, None);
         match time {
-            Time::Open => may("it is due".into(), &|state| state.time = Time::Due),
-            Time::Due if !before.calls.iter().any(charges) => {
-                may("it is over".into(), &|state| state.time = Time::Over);
+            Time::Open => next.may("it is due", |state| state.time = Time::Due),
+            Time::Due if !calls.iter().any(charges) => {
+                next.may("it is over", |state| state.time = Time::Over);
             }
             _ => {}
         }
-        for (at, Payment { state: known, has_page, charge, .. }) in
-            before.payments.iter().enumerate()
-        {
-            for succeeds in [false, true] {
-                if *has_page && time < Time::Over {
-                    may(format!("decide {at}, {succeeds}"), &|state| state.charge(at, succeeds));
-                }
-            }
-            let was_over = time == Time::Over;
-            match known {
-                Pending if has_room => may(format!("reconcile {at}"), &|state| {
-                    state.call(at, What::LookUp { was_over });
-                }),
-                Refunding if !self.keeps(Rule::RefundsAskTheProvider) => {
-                    may(format!("forget {at}"), &|state| state.payments[at].state = Refunded);
-                }
-                Refunding if has_room => {
-                    may(format!("carry out {at}"), &|state| state.call(at, What::Refund));
-                }
-                _ => {}
-            }
-            for refunds in 0..=charge.map_or(0, |charge| charge.refunds) {
-                may(format!("webhook {at}, refunds: {refunds}"), &|state| {
-                    charge.iter().for_each(|told| {
-                        self.apply(state, at, Charge { refunds, ..*told });
-                    });
-                });
-            }
-        }
+        (0..before.payments.len()).for_each(|at| self.payment(&mut next, at));
     }
 
-    fn next_state(&self, _: &State, (_, next): Self::Action) -> Option<State> {
-        Some(next)
+    fn next_state(&self, _: &State, step: Self::Action) -> Option<State> {
+        Some(step.next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
@@ -335,30 +335,20 @@ const REFUNDED_ONCE: &str = "nothing is refunded twice";
 
 #[test]
 fn money_is_never_lost() {
-    let checker = Shop { without: None }.checker().spawn_bfs().join();
-    println!("{} states, up to {} steps deep", checker.unique_state_count(), checker.max_depth());
-    checker.assert_properties();
+    visit("payments", Shop { without: None }.checker()).assert_properties();
 }
 
-macro_rules! breaks {
-    ($($name:ident: $rule:ident, $property:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            let is_found = HasDiscoveries::AnyOf(BTreeSet::from([$property]));
-            let model = Shop { without: Some(Rule::$rule) };
-            let checker = model.checker().finish_when(is_found).spawn_bfs().join();
-            let path = checker.discovery($property).expect("the model misses the rule");
-            let steps: Vec<_> = path.into_actions().into_iter().map(|(what, _)| what).collect();
-            println!("not always: {}\n    {steps:#?}", $property);
-        }
-    )*};
+fn without(rule: Rule) -> Shop {
+    Shop { without: Some(rule) }
 }
 
-breaks! {
-    a_webhook_that_is_applied_twice: ApplyingAgainChangesNothing, PAID_HAS_MONEY;
-    late_money_that_is_kept: LateMoneyGoesBack, ADDS_UP;
-    an_expiry_that_wins_after_a_capture: ExpiryLeavesPaidOrders, MONEY_HAS_AN_ORDER;
-    a_refund_that_is_forgotten: RefundsAskTheProvider, ADDS_UP;
-    a_refund_without_a_key: RefundsHaveAKey, REFUNDED_ONCE;
-    an_attempt_that_is_given_up_too_early: GivesUpWhatWasOver, ADDS_UP;
+tests! { breaks:
+    a_webhook_that_is_applied_twice:
+        without(Rule::ApplyingAgainChangesNothing), PAID_HAS_MONEY;
+    late_money_that_is_kept: without(Rule::LateMoneyGoesBack), ADDS_UP;
+    an_expiry_that_wins_after_a_capture:
+        without(Rule::ExpiryLeavesPaidOrders), MONEY_HAS_AN_ORDER;
+    a_refund_that_is_forgotten: without(Rule::RefundsAskTheProvider), ADDS_UP;
+    a_refund_without_a_key: without(Rule::RefundsHaveAKey), REFUNDED_ONCE;
+    an_attempt_that_is_given_up_too_early: without(Rule::GivesUpWhatWasOver), ADDS_UP;
 }

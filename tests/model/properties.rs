@@ -2,6 +2,7 @@
 
 use crate::{protocol::Protocol, state::*};
 use stateright::Property;
+use std::collections::BTreeSet;
 
 pub const NO_OVERSELL: &str = "I1: live orders never exceed the stock";
 pub const ONE_PER_USER: &str = "I2: a user has at most one live order";
@@ -26,34 +27,29 @@ pub fn always() -> [Property<Protocol>; 8] {
             live == usize::from(state.postgres.taken) && state.postgres.taken <= model.stock
         }),
         Property::always(ONE_PER_USER, |_, state: &State| {
-            let mut users: Vec<User> = state.postgres.live().map(|order| order.user).collect();
-            users.sort_unstable();
-            users.windows(2).all(|pair| pair[0] != pair[1])
+            let mut users = BTreeSet::new();
+            state.postgres.live().all(|order| users.insert(order.user))
         }),
         Property::always(NOTHING_VANISHES, |_, state: &State| {
-            !matches!(state.wrong, Some(Wrong::Vanished(_)))
+            state.wrong.is_none_or(|(broken, _)| broken != NOTHING_VANISHES)
         }),
         Property::always(REJECTED_AFTER_LOSS, |_, state: &State| {
-            let mut rows = state.postgres.rows.iter();
-            rows.all(|row| {
-                row.status != Status::Rejected || state.lost_in_log.contains(&row.order.id)
-            })
+            let mut rejected = state.postgres.orders(Status::Rejected);
+            rejected.all(|order| state.lost_in_log.contains(&order.id))
         }),
         Property::always(IDS_DIFFER, |_, state: &State| {
-            !matches!(state.wrong, Some(Wrong::RepeatedId(_)))
+            state.wrong.is_none_or(|(broken, _)| broken != IDS_DIFFER)
         }),
         Property::always(CONSERVED, |model: &Protocol, state: &State| {
-            let sum = |live: Selling| live.remaining + state.postgres.taken;
-            let adds_up = |live| sum(live) == model.stock;
+            let adds_up = |live: Selling| live.remaining + state.postgres.taken == model.stock;
             !state.is_quiescent() || state.redis.selling.is_none_or(adds_up)
         }),
         Property::always(SAME_BUYERS, |_, state: &State| {
-            let mut buyers: Vec<Order> = state.redis.buyers_of(state.postgres.epoch).collect();
-            buyers.sort_unstable();
-            !state.is_quiescent() || buyers.into_iter().eq(state.postgres.live())
+            let buyers = || state.redis.buyers_of(state.postgres.epoch);
+            !state.is_quiescent() || buyers().into_iter().eq(state.postgres.live())
         }),
         Property::always(RECORDS_ADD_UP, |model: &Protocol, state: &State| {
-            let held = |epoch| state.redis.buyers_of(epoch).count();
+            let held = |epoch| state.redis.buyers_of(epoch).len();
             let sum = |live: Selling| usize::from(live.remaining) + held(live.epoch);
             let adds_up = |live| sum(live) == usize::from(model.stock);
             !state.admission_is_open() || state.redis.selling.is_none_or(adds_up)
@@ -68,8 +64,7 @@ pub fn sometimes() -> [Property<Protocol>; 6] {
             work.any(|work| work.readmitted_as.is_some())
         }),
         Property::sometimes(REJECTED, |_, state: &State| {
-            let mut rows = state.postgres.rows.iter();
-            rows.any(|row| row.status == Status::Rejected)
+            state.postgres.orders(Status::Rejected).next().is_some()
         }),
         Property::sometimes(OVERTAKEN, |_, state: &State| {
             let mut rebuilds = state.processes.iter().flat_map(|process| &process.rebuild);

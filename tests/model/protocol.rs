@@ -1,5 +1,6 @@
 //! The steps of the program, each atomic; between any two anything else may happen.
 
+use crate::properties::IDS_DIFFER;
 use crate::state::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct Protocol {
     pub without: &'static [Rule],
     pub stock: u8,
     pub attempts: Vec<u8>,
-    pub faults: Faults,
+    pub faults: &'static [Fault],
     pub sells: [bool; 2],
     pub recovers: [bool; 2],
     pub rebuilds: [bool; 2],
@@ -40,55 +41,39 @@ impl Protocol {
         !self.without.contains(&rule)
     }
 
-    pub fn initial(&self) -> State {
-        let process = || Process { believes: 1, approved: 1, ..Process::default() };
-        State {
-            postgres: Postgres { epoch: 1, approved: 1, floor: 1, ..Postgres::default() },
-            live_redis: 1,
-            redis: RedisData {
-                selling: Some(Selling { epoch: 1, remaining: self.stock }),
-                floor: 1,
-                ..RedisData::default()
-            },
-            next_entry: 1,
-            processes: [process(), process()],
-            attempts: self.attempts.clone(),
-            faults: self.faults,
-            ..State::default()
-        }
-    }
-
     // --- Redis: the functions
 
     /// `admit.lua`
-    pub fn admit(&self, state: &mut State, order: Order, epoch: Epoch) -> Verdict {
-        let live = state.redis.selling.filter(|live| live.epoch == epoch);
-        let Some(mut selling) = live else { return Verdict::Fenced };
-        let its_user = |held: &Order| held.user == order.user;
-        match state.redis.buyers_of(epoch).find(its_user) {
-            Some(held) if held.id == order.id => return Verdict::AcceptedBefore,
+    pub fn admit(state: &mut State, order: Order, epoch: Epoch) -> Verdict {
+        let RedisData { selling, buyers, log, .. } = &mut state.redis;
+        let live = selling.as_mut().filter(|live| live.epoch == epoch);
+        let Some(live) = live else { return Verdict::Fenced };
+        match buyers.get(&(epoch, order.user)) {
+            Some(held) if *held == order.id => return Verdict::AcceptedBefore,
             Some(_) => return Verdict::AlreadyOrdered,
-            None if selling.remaining == 0 => return Verdict::SoldOut,
+            None if live.remaining == 0 => return Verdict::SoldOut,
             None => {}
         }
-        selling.remaining -= 1;
-        state.redis.selling = Some(selling);
-        state.redis.add_buyer(epoch, order);
+        live.remaining -= 1;
+        buyers.insert((epoch, order.user), order.id);
         let name = state.next_entry;
         state.next_entry += 1;
-        state.redis.log.push(Entry { name, epoch, order });
+        log.push(Entry { name, epoch, order });
         Verdict::Accepted(name)
     }
 
     /// `release` in `orders.lua`; whether Redis has dealt with it.
     fn release(&self, state: &mut State, order: Order, epoch: Epoch) -> bool {
-        let live = state.redis.selling.filter(|live| live.epoch == epoch);
-        let Some(mut selling) = live else { return false };
-        let held = (epoch, order);
-        if state.redis.buyers.contains(&held) || !self.keeps(Rule::ReleaseIsIdempotent) {
-            state.redis.buyers.retain(|buyer| *buyer != held);
-            selling.remaining += 1;
-            state.redis.selling = Some(selling);
+        let RedisData { selling, buyers, .. } = &mut state.redis;
+        let live = selling.as_mut().filter(|live| live.epoch == epoch);
+        let Some(live) = live else { return false };
+        let held = (epoch, order.user);
+        let is_held = buyers.get(&held) == Some(&order.id);
+        if is_held {
+            buyers.remove(&held);
+        }
+        if is_held || !self.keeps(Rule::ReleaseIsIdempotent) {
+            live.remaining += 1;
         }
         true
     }
@@ -120,7 +105,7 @@ impl Protocol {
         redis.sealed_for = 0;
         redis.selling = Some(Selling { epoch, remaining });
         // Nobody reads the buyers of earlier epochs any more: rebuild/restore.rs unlinks them.
-        redis.buyers.retain(|(held_in, _)| *held_in >= epoch);
+        redis.buyers.retain(|(held_in, _), _| *held_in >= epoch);
         true
     }
 
@@ -141,7 +126,7 @@ impl Protocol {
     pub fn ask(&self, state: &mut State, process: Index, user: User) {
         let id = Self::lease(state);
         if state.exists(id) {
-            state.wrong = Some(Wrong::RepeatedId(id));
+            state.wrong = Some((IDS_DIFFER, id));
         }
         state.attempts[usize::from(user)] -= 1;
         let request = Request {
@@ -155,7 +140,7 @@ impl Protocol {
     pub fn run_script(&self, state: &mut State, process: Index) {
         if let Some(mut attempt) = state.processes[process].attempt {
             let Request { order, epoch, .. } = attempt.request;
-            let verdict = self.admit(state, order, epoch);
+            let verdict = Self::admit(state, order, epoch);
             attempt.reply = Some(verdict);
             // Nothing follows from a refusal, so it is taken to arrive at once.
             let refused = matches!(verdict, Verdict::SoldOut | Verdict::AlreadyOrdered);
@@ -186,7 +171,7 @@ impl Protocol {
             // The log has it, unless it was lost before the answer; a recovery pass writes it.
             Some(Verdict::AcceptedBefore) => {
                 state.answered.insert(order.id);
-                Self::note_if_gone(state, order.id, true);
+                state.note_gone(true);
             }
             Some(Verdict::Fenced) if !attempt.reloaded => {
                 let reloaded = true;
@@ -215,8 +200,7 @@ impl Protocol {
 
     /// By the writer, a recovery pass or a drain alike; `None` when the order is settled.
     pub fn work_on(&self, state: &mut State, mut work: Work) -> Option<Work> {
-        let id = work.order.id;
-        let has_row = state.postgres.row(id).is_some();
+        let has_row = state.postgres.rows.contains_key(&work.order);
         work.step = match work.step {
             WorkStep::Write => self.write(state, work),
             WorkStep::Late if has_row => WorkStep::Acknowledge,
@@ -224,8 +208,8 @@ impl Protocol {
             WorkStep::Readmit(epoch) => self.readmit(state, &mut work, epoch),
             WorkStep::Reject => {
                 if !has_row {
-                    state.postgres.insert(work.order, Status::Rejected);
-                    state.postgres.return_unit(id);
+                    state.postgres.rows.insert(work.order, Status::Rejected);
+                    state.postgres.return_unit(work.order);
                 }
                 WorkStep::Acknowledge
             }
@@ -250,7 +234,7 @@ impl Protocol {
         if is_live && !self.keeps(Rule::ReadmitUnderSameId) {
             order.id = Self::lease(state);
         }
-        match self.admit(state, order, epoch) {
+        match Self::admit(state, order, epoch) {
             Verdict::Accepted(entry) => {
                 (work.order, work.epoch, work.readmitted_as) = (order, epoch, Some(entry));
                 WorkStep::Write
@@ -267,10 +251,9 @@ impl Protocol {
         if stale && self.keeps(Rule::WritersAreFenced) {
             return WorkStep::Late;
         }
-        if let Some(row) = state.postgres.row(work.order.id) {
-            let closed = row.status != Status::Live;
-            if closed && self.keeps(Rule::ReleaseClosedOrderAgain) {
-                state.postgres.return_unit(work.order.id);
+        if let Some(status) = state.postgres.rows.get(&work.order) {
+            if *status != Status::Live && self.keeps(Rule::ReleaseClosedOrderAgain) {
+                state.postgres.return_unit(work.order);
             }
             return WorkStep::Acknowledge;
         }
@@ -279,56 +262,37 @@ impl Protocol {
         if state.postgres.live().any(its_user) || state.postgres.taken >= self.stock {
             return WorkStep::Reject;
         }
-        state.postgres.insert(work.order, Status::Live);
+        state.postgres.rows.insert(work.order, Status::Live);
         state.postgres.taken += 1;
         WorkStep::Acknowledge
     }
 
     // --- returning units (src/orders/outbox.rs)
 
-    pub fn cancel(&self, state: &mut State, id: OrderId) {
-        let mut rows = state.postgres.rows.iter_mut();
-        if let Some(row) = rows.find(|row| row.order.id == id) {
-            row.status = Status::Cancelled;
-        }
-        state.postgres.taken -= 1;
-        state.postgres.return_unit(id);
-    }
-
     /// `return_units` looks the sale up again if it is fenced, and tries once more.
-    pub fn return_unit(&self, state: &mut State, process: Index, id: OrderId) {
-        let Some(order) = state.postgres.row(id).map(|row| row.order) else { return };
+    pub fn return_unit(&self, state: &mut State, process: Index, order: Order) {
         let mut done = self.release(state, order, state.processes[process].believes);
         if !done {
             state.processes[process].believes = state.postgres.epoch;
             done = self.release(state, order, state.postgres.epoch);
         }
-        let due = state.postgres.outbox.iter().find(|(due, _)| *due == id);
-        state.processes[process].released = due.copied().filter(|_| done);
+        let due = state.postgres.outbox.get_key_value(&order).filter(|_| done);
+        state.processes[process].released = due.map(|(order, number)| (*order, *number));
     }
 
     pub fn forget_released(&self, state: &mut State, process: Index) {
-        if let Some(done) = state.processes[process].released.take() {
-            let only_this_return = self.keeps(Rule::ReleaseClosedOrderAgain);
-            let is_done = |due: &(_, _)| *due == done || !only_this_return && due.0 == done.0;
-            state.postgres.outbox.retain(|due| !is_done(due));
+        let Some((order, number)) = state.processes[process].released.take() else { return };
+        let is_this_return = state.postgres.outbox.get(&order) == Some(&number);
+        if is_this_return || !self.keeps(Rule::ReleaseClosedOrderAgain) {
+            state.postgres.outbox.remove(&order);
         }
     }
 
     // --- rebuilding (src/rebuild/)
 
-    /// Why a rebuild is needed, if it is: the Redis process to approve, or only a missing sale.
-    pub fn rebuild_needed(state: &State) -> Option<Option<RedisProcess>> {
-        if state.postgres.approved != state.live_redis {
-            return Some(Some(state.live_redis));
-        }
-        let live = state.redis.selling.map(|selling| selling.epoch);
-        (live != Some(state.postgres.epoch)).then_some(None)
-    }
-
-    pub fn elect(&self, state: &mut State, process: Index) {
+    pub fn elect(state: &mut State, process: Index) {
         state.postgres.elected = Some(process);
-        state.processes[process].rebuild = Self::rebuild_needed(state).map(|approves| Rebuild {
+        state.processes[process].rebuild = state.rebuild_needed().map(|approves| Rebuild {
             approves,
             epoch: state.postgres.epoch + 1,
             step: RebuildStep::Elected,
@@ -357,7 +321,8 @@ impl Protocol {
             RebuildStep::Fenced => self.drain(state, &mut rebuild).or(give_up),
             RebuildStep::Drained => Some(RebuildStep::Recomputed(state.postgres.live().collect())),
             RebuildStep::Recomputed(live) => {
-                live.iter().for_each(|order| state.redis.add_buyer(epoch, *order));
+                let buyers = live.iter().map(|order| ((epoch, order.user), order.id));
+                state.redis.buyers.extend(buyers);
                 Some(RebuildStep::BuyersWritten { taken: live.len() as u8 })
             }
             RebuildStep::BuyersWritten { taken } => {

@@ -1,6 +1,7 @@
 //! The state: one sale, batches of one buyer, and no time: what may take long may take for ever.
 
-use std::collections::BTreeSet;
+use crate::properties::NOTHING_VANISHES;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub type User = u8;
 pub type Epoch = u8;
@@ -27,20 +28,14 @@ pub enum Status {
     Rejected,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Row {
-    pub order: Order,
-    pub status: Status,
-}
-
 /// The truth. Each action that touches it is one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Postgres {
     pub epoch: Epoch,
     pub taken: u8,
-    pub rows: Vec<Row>,
+    pub rows: BTreeMap<Order, Status>,
     /// Orders whose units Redis takes back, with a number that tells two returns of one apart.
-    pub outbox: Vec<(OrderId, u8)>,
+    pub outbox: BTreeMap<Order, u8>,
     pub next_return: u8,
     pub approved: RedisProcess,
     pub floor: u8,
@@ -48,25 +43,19 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    pub fn row(&self, id: OrderId) -> Option<&Row> {
-        self.rows.iter().find(|row| row.order.id == id)
+    pub fn live(&self) -> impl Iterator<Item = Order> {
+        self.orders(Status::Live)
     }
 
-    pub fn live(&self) -> impl Iterator<Item = Order> {
-        self.rows.iter().filter(|row| row.status == Status::Live).map(|row| row.order)
+    pub fn orders(&self, wanted: Status) -> impl Iterator<Item = Order> {
+        let rows = self.rows.iter().filter(move |(_, status)| **status == wanted);
+        rows.map(|(order, _)| *order)
     }
 
     /// Puts a unit into the outbox, or says that it is due once more.
-    pub fn return_unit(&mut self, id: OrderId) {
-        self.outbox.retain(|(waiting, _)| *waiting != id);
-        self.outbox.push((id, self.next_return));
-        self.outbox.sort_unstable();
+    pub fn return_unit(&mut self, order: Order) {
+        self.outbox.insert(order, self.next_return);
         self.next_return += 1;
-    }
-
-    pub fn insert(&mut self, order: Order, status: Status) {
-        self.rows.push(Row { order, status });
-        self.rows.sort_unstable_by_key(|row| row.order.id);
     }
 }
 
@@ -88,7 +77,7 @@ pub struct RedisData {
     pub selling: Option<Selling>,
     /// The epoch for which the sale was sealed last and not installed since; 0: none.
     pub sealed_for: Epoch,
-    pub buyers: Vec<(Epoch, Order)>,
+    pub buyers: BTreeMap<(Epoch, User), OrderId>,
     pub log: Vec<Entry>,
     /// 0: lost, or never set.
     pub floor: u8,
@@ -96,16 +85,9 @@ pub struct RedisData {
 }
 
 impl RedisData {
-    pub fn buyers_of(&self, epoch: Epoch) -> impl Iterator<Item = Order> {
-        self.buyers.iter().filter(move |(of, _)| *of == epoch).map(|(_, order)| *order)
-    }
-
-    pub fn add_buyer(&mut self, epoch: Epoch, order: Order) {
-        // HSET: a user's record is replaced.
-        let replaced = (epoch, order.user);
-        self.buyers.retain(|(of, held)| (*of, held.user) != replaced);
-        self.buyers.push((epoch, order));
-        self.buyers.sort_unstable();
+    pub fn buyers_of(&self, epoch: Epoch) -> BTreeSet<Order> {
+        let of_epoch = self.buyers.iter().filter(|((of, _), _)| *of == epoch);
+        of_epoch.map(|((_, user), id)| Order { id: *id, user: *user }).collect()
     }
 }
 
@@ -187,15 +169,15 @@ pub struct Process {
     pub recovery: Option<Work>,
     pub rebuild: Option<Rebuild>,
     /// A unit that Redis has back, whose outbox row is about to be deleted.
-    pub released: Option<(OrderId, u8)>,
+    pub released: Option<(Order, u8)>,
 }
 
 impl Process {
     /// Whether it could still write this order, from memory alone.
     pub fn holds(&self, id: OrderId) -> bool {
-        let accepted = |attempt: Attempt| matches!(attempt.reply, Some(Verdict::Accepted(_)));
-        let attempts = |attempt: Attempt| attempt.request.order.id == id && accepted(attempt);
-        self.attempt.is_some_and(attempts) || self.work().any(|work| work.order.id == id)
+        let accepted = |attempt: &Attempt| matches!(attempt.reply, Some(Verdict::Accepted(_)));
+        let accepted = self.attempt.filter(accepted).map(|attempt| attempt.request.order);
+        self.work().map(|work| work.order).chain(accepted).any(|order| order.id == id)
     }
 
     pub fn work(&self) -> impl Iterator<Item = &Work> {
@@ -211,27 +193,18 @@ impl Process {
     }
 }
 
-/// How many faults may still happen: part of the state, so every order of faults is tried.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Faults {
-    pub flushes: u8,
-    pub restarts: u8,
-    pub empty_restarts: u8,
-    pub rollbacks: u8,
-    pub crashes: u8,
-    pub lost_replies: u8,
-    /// The connection that carries the election lock breaks, unknown to its process.
-    pub lost_locks: u8,
-    pub failed_steps: u8,
-    pub cancels: u8,
-}
-
-/// A mistake noted when it happens, because a later state does not show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wrong {
-    /// An answered order is gone, although its log entry was not lost or a process had it.
-    Vanished(OrderId),
-    RepeatedId(OrderId),
+pub enum Fault {
+    Flush,
+    Restart,
+    EmptyRestart,
+    Rollback,
+    Crash,
+    LostReply,
+    /// The connection that carries the election lock breaks, unknown to its process.
+    LostLock,
+    FailedStep,
+    Cancel,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -239,30 +212,52 @@ pub struct State {
     pub postgres: Postgres,
     pub live_redis: RedisProcess,
     pub redis: RedisData,
-    pub backup: Option<Box<RedisData>>,
+    pub backup: Option<RedisData>,
     pub stray: Vec<Request>,
     pub next_entry: EntryId,
     pub processes: [Process; 2],
     pub attempts: Vec<u8>,
-    pub faults: Faults,
+    /// Which may still happen: part of the state, so every order of faults is tried.
+    pub faults: Vec<Fault>,
     pub answered: BTreeSet<OrderId>,
     /// Orders that a loss took out of the log before they were rows.
     pub lost_in_log: BTreeSet<OrderId>,
     /// Answered orders that were lost in the one way that the README allows.
     pub lost_as_documented: BTreeSet<OrderId>,
-    pub wrong: Option<Wrong>,
+    /// A property that does not hold, noted at once, because a later state does not show it.
+    pub wrong: Option<(&'static str, OrderId)>,
 }
 
 impl State {
     pub fn exists(&self, id: OrderId) -> bool {
-        self.postgres.row(id).is_some()
+        self.postgres.rows.keys().any(|order| order.id == id)
             || self.redis.log.iter().any(|entry| entry.order.id == id)
             || self.processes.iter().any(|process| process.holds(id))
     }
 
-    pub fn admission_is_open(&self) -> bool {
+    /// Only a fault may take an answered order, out of the log and the memory of no living process.
+    pub fn note_gone(&mut self, by_a_fault: bool) {
+        let is_gone = |id: &OrderId| !self.exists(*id) && !self.lost_as_documented.contains(id);
+        for id in self.answered.iter().copied().filter(is_gone).collect::<Vec<_>>() {
+            if by_a_fault && self.lost_in_log.contains(&id) {
+                self.lost_as_documented.insert(id);
+            } else {
+                self.wrong = Some((NOTHING_VANISHES, id));
+            }
+        }
+    }
+
+    /// Why a rebuild is needed, if it is: the Redis process to approve, or only a missing sale.
+    pub fn rebuild_needed(&self) -> Option<Option<RedisProcess>> {
+        if self.postgres.approved != self.live_redis {
+            return Some(Some(self.live_redis));
+        }
         let live = self.redis.selling.map(|selling| selling.epoch);
-        self.postgres.approved == self.live_redis && live == Some(self.postgres.epoch)
+        (live != Some(self.postgres.epoch)).then_some(None)
+    }
+
+    pub fn admission_is_open(&self) -> bool {
+        self.rebuild_needed().is_none()
     }
 
     /// Whether Redis and Postgres must agree, because nothing is under way.

@@ -8,8 +8,7 @@ fn of_sale(sale: &str, rest: &str) -> String {
 }
 
 async fn pass(shopper: &Shopper, sale: &str) -> String {
-    let reply = shopper.get(&of_sale(sale, "pass")).await.must_be(200);
-    reply.text("pass").to_owned()
+    shopper.get(&of_sale(sale, "pass")).await.must_be(200).text("pass").to_owned()
 }
 
 async fn challenge(shopper: &Shopper, sale: &str) -> (String, u8) {
@@ -89,9 +88,8 @@ async fn a_purchase_is_worked_for_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_in_the_waiting_room_is_worked_for() {
-    let app = TestApp::start().await;
     let members = json!({"challenge_bits": 6, "purchase_pass": true, "waiting_room": {}});
-    let sale = app.sale(10, members).await;
+    let (app, sale) = TestApp::selling(10, members).await;
     let room = of_sale(&sale, "waiting-room");
     let shopper = app.shopper();
     shopper.post(&room).await.assert_problem(409, "challenge_required");
@@ -103,8 +101,7 @@ async fn a_place_in_the_waiting_room_is_worked_for() {
     let place = shopper.get(&room).await;
     let token = ("Admission-Token", place.text("admission_token"));
     shopper.buy_with(&sale, &[token]).await.assert(202);
-    let another = app.shopper().ask("POST", &room).headers(&work).await;
-    another.assert_problem(403, "challenge_failed");
+    app.shopper().ask("POST", &room).headers(&work).await.assert_problem(403, "challenge_failed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -174,9 +171,8 @@ async fn instances_count_together_and_without_redis_they_do_as_they_were_told() 
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
     let refused = second.shopper().post(PAY).await;
-    refused.assert_problem(503, "unavailable");
+    assert_shed(&refused);
     refused.assert_has(json!({ "detail": uncounted }));
-    assert!(!refused.header("retry-after").is_empty());
     assert_ne!(app.shopper().post(PAY).await.body["detail"], uncounted);
     signal(&redis, Signal::SIGCONT);
 }

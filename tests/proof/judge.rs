@@ -5,8 +5,7 @@ use futures_util::future::join_all;
 
 async fn holds_a_hundred_times(manner: Manner) {
     // Most of a storm is waiting.
-    let sales = (0..10).map(|_| async move { BuggySale::start(manner).must_hold(10).await });
-    join_all(sales).await;
+    join_all((0..10).map(|_| async move { BuggySale::start(manner).must_hold(10).await })).await;
 }
 
 cases! { holds_a_hundred_times:

@@ -16,7 +16,7 @@ async fn create(app: &TestApp, by: &str) -> Reply {
 }
 
 fn arena(created: &Reply) -> String {
-    created.assert(StatusCode::CREATED);
+    created.assert(201);
     format!("{ARENAS}/{}", created.text("arena_id"))
 }
 
@@ -26,7 +26,7 @@ async fn storm(app: &TestApp, by: &str, arena: &str) -> Reply {
 }
 
 async fn delete(app: &TestApp, by: &str, arena: &str) {
-    call(app, by, Method::DELETE, arena, Value::Null).await.assert(StatusCode::NO_CONTENT);
+    call(app, by, Method::DELETE, arena, Value::Null).await.assert(204);
 }
 
 async fn with_lab() -> TestApp {
@@ -52,12 +52,12 @@ async fn one_address_cannot_take_all_arenas() {
     let (ann, late) = ("10.0.0.1", "10.0.0.5");
     create(&app, late).await.assert_problem(409, "too_many_arenas");
     delete(&app, ann, &arena(&created[0])).await;
-    create(&app, ann).await.assert(StatusCode::CREATED);
+    create(&app, ann).await.assert(201);
     create(&app, ann).await.assert_problem(409, "too_many_arenas");
     let old = created[1].text("arena_id");
     let expire = "UPDATE lab.arenas SET expires_at = now() - interval '1 second' WHERE id";
     app.execute(&format!("{expire} = '{old}'")).await;
-    create(&app, late).await.assert(StatusCode::CREATED);
+    create(&app, late).await.assert(201);
     let count = format!("SELECT count(*) FROM lab.arenas WHERE id = '{old}'");
     wait_for!(app.number(&count).await == 0);
     app.get(&format!("{ARENAS}/{old}/verdict")).await.assert_problem(404, "arena_not_found");
@@ -70,7 +70,7 @@ async fn storms_are_bounded_by_address_and_in_all() {
     for by in ["10.0.0.1", "10.0.0.2"] {
         for _ in 0..4 {
             arenas.push(arena(&create(&app, by).await));
-            storm(&app, by, &arenas[arenas.len() - 1]).await.assert(StatusCode::ACCEPTED);
+            storm(&app, by, &arenas[arenas.len() - 1]).await.assert(202);
         }
         let one_more = storm(&app, by, &arena(&create(&app, by).await)).await;
         one_more.assert_problem(429, "too_many_storms");
@@ -89,7 +89,7 @@ async fn what_a_storm_has_counted_does_not_stay_in_memory() {
     let post = async |path: &str, body| call(&app, "10.0.0.1", Method::POST, path, body).await;
     let body = json!({"strategy": "conditional-update", "stock": 10});
     let path = format!("{}/storm", arena(&post(ARENAS, body).await));
-    post(&path, json!({"buyers": 3000, "concurrency": 50})).await.assert(StatusCode::ACCEPTED);
+    post(&path, json!({"buyers": 3000, "concurrency": 50})).await.assert(202);
     // Nobody asks for a verdict, which would write it too.
     wait_for!(app.number("SELECT count(*) FROM lab.buyers").await == 3000);
 }
@@ -136,8 +136,7 @@ async fn nobody_else_reaches_the_lab_unless_that_is_asked_for() {
         let mut settings = vec![("LISTEN_ADDR", address)];
         settings.extend(lab.map(|lab| ("LAB", lab)));
         let program = Program::serve(&home, &[], &settings).await;
-        let status = program.ask("GET", path).await.status;
-        assert_eq!(status, expected, "{address} {lab:?}");
+        assert_eq!(program.ask("GET", path).await.status, expected, "{address} {lab:?}");
         let log = program.stderr();
         let hints = log.lines().filter(|line| line.contains("LAB=on")).count();
         assert_eq!(hints, usize::from(lab.is_none() && expected == 404), "{log}");

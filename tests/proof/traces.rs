@@ -2,9 +2,7 @@
 
 use crate::{front::Deployment, support::prelude::*};
 use axum::{Router, body::Bytes, extract::State, routing::post};
-use opentelemetry_proto::tonic::collector::trace::v1::{
-    ExportTraceServiceRequest, ExportTraceServiceResponse,
-};
+use opentelemetry_proto::tonic::collector::trace::v1::*;
 use opentelemetry_proto::tonic::trace::v1::{Span, span::Link};
 use prost::Message;
 
@@ -81,9 +79,8 @@ fn is_inside(span: &Span, other: &Span) {
 }
 
 async fn buy(program: &Program, sale: &str, traceparent: &str) -> Reply {
-    let token = program.token().await;
     let ask = program.ask("POST", &format!("/api/v1/sales/{sale}/orders"));
-    ask.bearer(&token).header("traceparent", traceparent).await.must_be(202)
+    ask.bearer(&program.token().await).header("traceparent", traceparent).await.must_be(202)
 }
 
 fn traceparent(span: &str, sampled: bool) -> String {
@@ -135,7 +132,7 @@ async fn a_batch_is_linked_with_every_request_in_it() {
     let bought = (0..CROWD).map(async |number| {
         buy(program, &sale, &traceparent(&caller(number), true)).await.text("order_id").to_owned()
     });
-    let orders = futures_util::future::join_all(bought).await;
+    let orders = join_all(bought).await;
     let orders: BTreeSet<&str> = orders.iter().map(String::as_str).collect();
     assert_eq!(orders.len(), CROWD);
     // The end exports what is left, so nothing is waited for.
@@ -166,7 +163,7 @@ async fn a_batch_is_linked_with_every_request_in_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_not_sampled_leaves_no_trace() {
     let (collector, endpoint) = Collector::start().await;
-    let nobody = format!("http://127.0.0.1:{}", crate::support::proxy::free_port());
+    let nobody = format!("http://127.0.0.1:{}", free_port());
     let none = ("OTEL_TRACES_SAMPLER_ARG", "0");
     for (settings, sampled, is_answered) in [
         (vec![none, (ENDPOINT, &*endpoint)], false, false),

@@ -16,7 +16,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 pub const ADMIN_TOKEN: &str = "admin-token-of-a-test";
-pub const TOKEN_SECRET: &[u8] = b"a secret of at least thirty-two bytes";
 
 /// Generous, because the machine may be busy; nothing that works waits for it to pass.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,6 +66,18 @@ impl TestApp {
         let app = Self::start().await;
         let sale = app.sale(stock, members).await;
         (app, sale)
+    }
+
+    pub async fn pair() -> (Self, Self) {
+        let first = Self::start().await;
+        let second = first.another(Options::default()).await;
+        (first, second)
+    }
+
+    pub async fn on_own_servers() -> (Servers, Self) {
+        let servers = Servers::own().await;
+        let app = Self::start_on(&servers, Options::default()).await;
+        (servers, app)
     }
 
     pub async fn start_with(options: Options) -> Self {
@@ -121,22 +132,16 @@ impl TestApp {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let connections = options.connections.unwrap_or(ConnectionLimits::new(10_000, false));
+        let trusted = if options.trust_proxy { ProxyTrust::Everybody } else { ProxyTrust::Nobody };
         let front = Front {
-            tokens: TokenSigner::new(TOKEN_SECRET).expect("long enough"),
+            tokens: TokenSigner::new(SECRET.as_bytes()).expect("long enough"),
             admin: (!options.hides_admin).then(|| AdminToken::new(ADMIN_TOKEN)),
             rate_limit: options.rate_limit,
-            trust_proxy: if options.trust_proxy {
-                ProxyTrust::Everybody
-            } else {
-                ProxyTrust::Nobody
-            },
+            trust_proxy: trusted,
             drain_notice: Duration::ZERO,
             shared_limits: options.shared_limits,
             connections,
-            lab: match options.lab {
-                true => Some(stores.lab(None).await.expect("a lab")),
-                false => None,
-            },
+            lab: if options.lab { Some(stores.lab(None).await.expect("a lab")) } else { None },
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(async move {
@@ -220,11 +225,7 @@ impl TestApp {
     }
 
     pub async fn orders_to_pay(&self, sale: &str, count: usize) -> Vec<(Shopper, String)> {
-        let mut orders = Vec::new();
-        for _ in 0..count {
-            orders.push(self.buyer(sale).await);
-        }
-        orders
+        stream::iter(0..count).then(|_| self.buyer(sale)).collect().await
     }
 
     pub fn entrance(&self) -> Entrance {
@@ -242,15 +243,15 @@ impl TestApp {
     /// Writes these bytes and reads to the end; the server may hang up on what it reads.
     pub async fn raw(&self, bytes: &[u8]) -> String {
         let address = self.base.trim_start_matches("http://");
-        let mut connection = tokio::net::TcpStream::connect(address).await.expect("a connection");
+        let mut connection = TcpStream::connect(address).await.expect("a connection");
         let mut answer = Vec::new();
         let exchange = async {
             let _ = connection.write_all(bytes).await;
             let _ = connection.read_to_end(&mut answer).await;
         };
         let exchanged = tokio::time::timeout(TEST_TIMEOUT, exchange).await;
-        let what = || String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-        exchanged.unwrap_or_else(|_| panic!("no answer to {}", what()));
+        let asked = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]);
+        exchanged.unwrap_or_else(|_| panic!("no answer to {asked}"));
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -281,13 +282,11 @@ impl TestApp {
     }
 
     pub async fn steer(&self, sale: &str, step: &str) -> Value {
-        let reply = self.admin_sale("POST", sale, &format!("/{step}"), None).await.must_be(200);
-        reply.body
+        self.admin_sale("POST", sale, &format!("/{step}"), None).await.must_be(200).body
     }
 
     pub async fn sale_now(&self, id: &str) -> Value {
-        let reply = self.get(&format!("/api/v1/sales/{id}")).await.must_be(200);
-        reply.body
+        self.get(&format!("/api/v1/sales/{id}")).await.must_be(200).body
     }
 
     /// 256 at a time: of more, a busy machine answers some only after the 2 s in the queue.
@@ -343,16 +342,13 @@ impl TestApp {
     }
 
     pub async fn quiet_audit(&self, sale: &str) -> Audit {
-        wait_for!("the sale is quiescent", {
-            let audit = self.audit(sale).await;
-            audit.quiescent.then_some(audit)
-        })
+        let quiet = async || Some(self.audit(sale).await).filter(|audit| audit.quiescent);
+        eventually("the sale is quiescent", quiet).await
     }
 
     pub async fn until_sound(&self, sale: &str) -> Audit {
         wait_for!(&format!("sale {sale} is sound"), {
-            let audit = self.audit(sale).await;
-            (audit.ok && audit.conserved == Some(true)).then_some(audit)
+            Some(self.audit(sale).await).filter(|audit| audit.ok && audit.conserved == Some(true))
         })
     }
 
@@ -387,17 +383,11 @@ pub fn services_without_tasks(
     let (handoff, channel) = mpsc::channel(16);
     let handoff = Some(handoff);
     let settings = AdmissionSettings { high_water: 1_000_000, batch_limit: 512, handoff };
-    let services = Services::new(
-        Databases {
-            postgres: flash_sale::postgres::pool(database.options(), 8),
-            redis: Arc::new(Redis::new(redis_url, prefix).expect("redis url")),
-        },
-        Arc::new(SimulatedPayments),
-        settings,
-        Metrics::unpublished(),
-        FailPoints::default(),
-    );
-    (services, channel)
+    let postgres = flash_sale::postgres::pool(database.options(), 8);
+    let redis = Arc::new(Redis::new(redis_url, prefix).expect("redis url"));
+    let (databases, payments) = (Databases { postgres, redis }, Arc::new(SimulatedPayments));
+    let (metrics, fail_points) = (Metrics::unpublished(), FailPoints::default());
+    (Services::new(databases, payments, settings, metrics, fail_points), channel)
 }
 
 pub async fn new_sale(services: &Services, stock: i64, per_user_limit: Option<i64>) -> SaleId {

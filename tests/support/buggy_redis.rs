@@ -37,7 +37,6 @@ pub fn release_anybodys(command: Command) -> Command {
     words.into_iter().chain([command[3].clone()]).collect()
 }
 
-/// Every script is forgotten before it is called.
 pub fn forget_scripts(mut command: Command) -> Command {
     if command[0].eq_ignore_ascii_case(b"EVALSHA") {
         command[1] = b"0".repeat(40);

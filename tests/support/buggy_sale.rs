@@ -10,6 +10,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, http::HeaderMap};
+use clap::{Args, FromArgMatches};
 use judge::history::{History, Meaning};
 use judge::{Config, Error, adapter::Adapter, report::Report, verdict::Kind};
 use std::net::TcpListener;
@@ -21,7 +22,6 @@ pub enum Manner {
     Slow,
     /// Every other request has to come again.
     Busy,
-    /// Answers 202 and stores it a while later.
     StoresLater,
     /// Looks at the stock before it looks at the buyer, and at no key.
     KnowsNoKey,
@@ -62,7 +62,6 @@ pub enum Manner {
     LosesTheLast,
     /// Starts again with its orders and without its keys.
     LosesItsKeys,
-    /// Starts again and counts wrongly.
     MiscountsWhenStarted,
     /// Stores the first order once more, long after its answer.
     StoresAgain,
@@ -139,74 +138,70 @@ async fn proxy(State(shop): Shared, request: Request, next: Next) -> Response {
     if is_away { StatusCode::BAD_GATEWAY.into_response() } else { next.run(request).await }
 }
 
-enum Decision {
-    Sold(String),
-    No(&'static str),
-    ComeAgain,
-    TooMany,
-    BreakOff,
-    Hang,
+/// `None`: it hangs.
+type Answer = Option<Response>;
+
+fn no(code: &str) -> Answer {
+    Some((StatusCode::CONFLICT, Json(json!({"code": code}))).into_response())
+}
+
+fn come_again() -> Answer {
+    Some(StatusCode::SERVICE_UNAVAILABLE.into_response())
+}
+
+fn too_many() -> Answer {
+    Some((StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response())
+}
+
+fn broken_off() -> Answer {
+    let broken = stream::iter([Err::<Vec<u8>, _>("broken off")]);
+    Some(Body::from_stream(broken).into_response())
 }
 
 async fn order(State(shop): Shared, headers: HeaderMap, Json(body): Json<Value>) -> Response {
-    let user = body["user"].as_str().unwrap_or_default().to_owned();
-    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
-    let key = key.unwrap_or_default().to_owned();
+    let user = body["user"].as_str().unwrap_or_default();
+    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).unwrap_or_default();
     if shop.manner == Slow {
         sleep(Duration::from_millis(user.len() as u64 * 10)).await;
     }
-    match shop.decide(&user, &key) {
-        Decision::Sold(id) => {
-            let answer = locked(&shop.sale).requests;
-            (shop.sold(), Json(json!({"order_id": id, "answer": answer}))).into_response()
-        }
-        Decision::No(code) => (StatusCode::CONFLICT, Json(json!({"code": code}))).into_response(),
-        Decision::ComeAgain => StatusCode::SERVICE_UNAVAILABLE.into_response(),
-        Decision::TooMany => {
-            (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response()
-        }
-        Decision::BreakOff => {
-            let broken = futures_util::stream::iter([Err::<Vec<u8>, _>(std::io::Error::other(""))]);
-            Body::from_stream(broken).into_response()
-        }
-        Decision::Hang => {
-            let _hangs = shop.hanging.clone();
-            std::future::pending().await
-        }
+    if let Some(answer) = shop.answer(user, key) {
+        return answer;
     }
+    let _hangs = shop.hanging.clone();
+    std::future::pending().await
 }
 
 impl Shop {
-    fn sold(&self) -> StatusCode {
-        match self.manner {
+    fn sold(&self, sale: &Sale, id: String) -> Answer {
+        let status = match self.manner {
             StoresLater | StoresAgain | AcceptsAndForgets => StatusCode::ACCEPTED,
             _ => StatusCode::CREATED,
-        }
+        };
+        Some((status, Json(json!({"order_id": id, "answer": sale.requests}))).into_response())
     }
 
-    fn decide(self: &Arc<Self>, user: &str, key: &str) -> Decision {
+    fn answer(self: &Arc<Self>, user: &str, key: &str) -> Answer {
         let mut sale = locked(&self.sale);
         sale.requests += 1;
         match self.manner {
-            Hangs => return Decision::Hang,
-            Busy if sale.requests % 2 == 1 => return Decision::ComeAgain,
-            TooMany if sale.requests % 20 == 1 => return Decision::TooMany,
-            KnowsNoKey if sale.taken >= sale.stock => return Decision::No("sold_out"),
+            Hangs => return None,
+            Busy if sale.requests % 2 == 1 => return come_again(),
+            TooMany if sale.requests % 20 == 1 => return too_many(),
+            KnowsNoKey if sale.taken >= sale.stock => return no("sold_out"),
             _ => {}
         }
         let known = sale.keys.get(key).cloned();
-        let knows = !matches!(self.manner, KnowsNoKey | ForgetsKeys);
-        if let Some(id) = known.clone().filter(|_| knows) {
-            return self.again(&mut sale, user, id);
-        }
         let has_one = sale.orders.iter().any(|(_, owner)| owner == user);
-        let forgot = self.manner == ForgetsKeys && known.is_some();
-        if forgot {
-            sale.wronged.insert(user.to_owned());
-        }
-        let sells_again = forgot || self.manner == SellsTwice;
+        let sells_again = match (self.manner, known) {
+            (ForgetsKeys, Some(_)) => {
+                sale.wronged.insert(user.to_owned());
+                true
+            }
+            (KnowsNoKey, _) | (_, None) => self.manner == SellsTwice,
+            (_, Some(id)) => return self.answer_again(&mut sale, user, id),
+        };
         if (has_one || sale.marked.contains(user)) && !sells_again {
-            return Decision::No("already_ordered");
+            return no("already_ordered");
         }
         let more = if self.manner == Oversells { 3 } else { 0 };
         if sale.taken >= sale.stock + more {
@@ -220,53 +215,52 @@ impl Shop {
         let hangs = sale.lives == 1 && sale.orders.len() >= HANGS_AT;
         let mut id = format!("o{}", sale.taken);
         match self.manner {
-            LosesUnits if is_odd_one => return Decision::ComeAgain,
+            LosesUnits if is_odd_one => return come_again(),
             MarksBeforeItFails if is_odd_one => {
                 sale.taken -= 1;
                 sale.marked.insert(user.to_owned());
-                return Decision::ComeAgain;
+                return come_again();
             }
-            HangsBeforeStoring if hangs => return Decision::Hang,
+            HangsBeforeStoring if hangs => return None,
             GivesAnIdTwice if is_odd_one => id = "o1".to_owned(),
             Forgets | AcceptsAndForgets if is_odd_one => {
                 sale.wronged.insert(user.to_owned());
                 sale.marked.insert(user.to_owned());
-                return Decision::Sold(id);
+                return self.sold(&sale, id);
             }
             StoresLater => {
                 sale.marked.insert(user.to_owned());
                 let row = (id.clone(), user.to_owned());
                 self.later(30, |sale| sale.orders.push(row));
                 sale.keys.insert(key.to_owned(), id.clone());
-                return Decision::Sold(id);
+                return self.sold(&sale, id);
             }
             _ => {}
         }
         sale.orders.push((id.clone(), user.to_owned()));
         if self.manner == StoresWhatItRefuses && is_odd_one {
             sale.wronged.insert(user.to_owned());
-            return Decision::No("sold_out");
+            return no("sold_out");
         }
         sale.keys.insert(key.to_owned(), id.clone());
         match self.manner {
-            HangsAfterStoring if hangs => Decision::Hang,
-            BreaksOff if is_odd_one => Decision::BreakOff,
-            _ => Decision::Sold(id),
+            HangsAfterStoring if hangs => None,
+            BreaksOff if is_odd_one => broken_off(),
+            _ => self.sold(&sale, id),
         }
     }
 
-    /// The key is known.
-    fn again(&self, sale: &mut Sale, user: &str, id: String) -> Decision {
+    fn answer_again(&self, sale: &mut Sale, user: &str, id: String) -> Answer {
         let lost_its_keys = self.manner == LosesItsKeys && sale.lives > 1;
         if self.manner == TakesAKeyBack || lost_its_keys {
             sale.wronged.insert(user.to_owned());
-            return Decision::No("sold_out");
+            return no("sold_out");
         }
-        Decision::Sold(id)
+        self.sold(sale, id)
     }
 
     /// There is nothing left.
-    fn refuse(self: &Arc<Self>, sale: &mut Sale, user: &str) -> Decision {
+    fn refuse(self: &Arc<Self>, sale: &mut Sale, user: &str) -> Answer {
         let row = (format!("late-{user}"), user.to_owned());
         match self.manner {
             TakesBack => {
@@ -275,11 +269,11 @@ impl Shop {
             }
             CarriesOutLater if sale.wronged.len() < 3 && sale.wronged.insert(user.to_owned()) => {
                 self.later(1_000, |sale| sale.orders.push(row));
-                return Decision::ComeAgain;
+                return come_again();
             }
             _ => {}
         }
-        Decision::No("sold_out")
+        no("sold_out")
     }
 
     fn later(self: &Arc<Self>, millis: u64, act: impl FnOnce(&mut Sale) + Send + 'static) {
@@ -473,23 +467,11 @@ pub fn serve(routes: Router, listener: &TcpListener) -> Runtime {
 
 /// Small, and patient with a busy machine: what a correct server does late is not missing.
 pub fn storm_on(url: String) -> Config {
-    Config {
-        url,
-        adapter: None,
-        stock: 50,
-        buyers: 90,
-        concurrency: 12,
-        duplicates: 0.3,
-        retries: 8,
-        slow_client: 0.0,
-        timeout: Duration::from_secs(60),
-        settle: Some(Duration::from_secs(60)),
-        time_limit: Duration::from_secs(120),
-        kill: None,
-        start: None,
-        orders_sql: None,
-        allow_remote: false,
-    }
+    let words = "judge --stock 50 --buyers 90 --concurrency 12 --duplicates 0.3 --retries 8 \
+                 --timeout 60 --settle 60 --time-limit 120";
+    let switches = Config::augment_args(clap::Command::new("judge"));
+    let given = switches.get_matches_from(words.split(' '));
+    Config { url, ..Config::from_arg_matches(&given).expect("well-formed") }
 }
 
 pub fn kinds(report: &Report) -> Vec<Kind> {

@@ -1,15 +1,14 @@
 //! Wrong clocks: libfaketime turns the wall clock by the offset in a file, not the monotonic one.
 
-use std::{fs, path::Path, path::PathBuf};
+use super::launch::entries;
+use std::path::{Path, PathBuf};
 
 pub const LIBRARY_MISSING: &str = "libfaketime is not installed (Debian: apt-get install faketime)";
 
 pub fn libfaketime() -> Option<PathBuf> {
-    let mut folders = vec![PathBuf::from("/usr/lib64"), PathBuf::from("/usr/local/lib")];
-    let multiarch = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    folders.extend(multiarch.map(|entry| entry.path()));
-    let library = |folder: PathBuf| folder.join("faketime/libfaketimeMT.so.1");
-    folders.into_iter().map(library).find(|path| path.exists())
+    let folders = ["/usr/lib64", "/usr/local/lib"].map(PathBuf::from).into_iter();
+    let folders = folders.chain(entries(Path::new("/usr/lib")));
+    folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|path| path.exists())
 }
 
 /// The environment of a process whose clock reads its offset (`+1d`) from this file.

@@ -40,15 +40,14 @@ impl TestTheatre {
     /// Closes it. Plays have left no keys and no rows.
     pub async fn close(self) {
         let mut redis = redis_connection(&Servers::shared().await.redis.url()).await;
-        let mut keys = redis::cmd("KEYS");
-        let keys = keys.arg(format!("{}*", self.prefix)).query_async(&mut redis).await;
-        assert_eq!(keys, Ok([""; 0].map(str::to_owned).to_vec()));
+        let keys: Vec<String> = redis.keys(format!("{}*", self.prefix)).await.expect("KEYS");
+        assert_eq!(keys, [""; 0]);
         let rows = "SELECT (SELECT count(*) FROM lab.plays) + (SELECT count(*) FROM lab.fenced)
                          + (SELECT count(*) FROM lab.play_orders)
                          + (SELECT count(*) FROM lab.play_refunds)";
         let mut postgres = self.lab.database.connect().await;
-        let rows = sqlx::query_scalar::<_, i64>(rows).fetch_one(&mut postgres);
-        assert_eq!(rows.await.expect("a count"), 0);
+        let rows: i64 = sqlx::query_scalar(rows).fetch_one(&mut postgres).await.expect("a count");
+        assert_eq!(rows, 0);
         drop(postgres);
         self.lab.finish().await;
     }
@@ -58,8 +57,7 @@ impl TestTheatre {
 pub async fn can_be_played(lesson: &Lesson) -> bool {
     let can = !lesson.needs.contains(&Need::ZooKeeper) || ZooKeeperServer::check().await.is_ok();
     if !can {
-        let id = lesson.id;
-        super::not_exercised(&format!("lesson {id} needs ZooKeeper"));
+        super::not_exercised(&format!("lesson {} needs ZooKeeper", lesson.id));
     }
     can
 }

@@ -14,9 +14,8 @@ pub async fn all_told(all: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec
 }
 
 pub async fn crowd(app: &TestApp, sale: &str, count: usize) -> Vec<Winner> {
-    let told = all_told(app.shoppers(count), sale).await;
-    let order = |(shopper, reply): (Shopper, Reply)| Some((shopper, reply.order()?));
-    told.into_iter().filter_map(order).collect()
+    let told = all_told(app.shoppers(count), sale).await.into_iter();
+    told.filter_map(|(shopper, reply)| Some((shopper, reply.order()?))).collect()
 }
 
 pub async fn all_order(people: impl IntoIterator<Item = Shopper>, sale: &str) -> Vec<Winner> {
@@ -25,16 +24,13 @@ pub async fn all_order(people: impl IntoIterator<Item = Shopper>, sale: &str) ->
 }
 
 pub async fn all_written(orders: &[Winner]) {
-    let reading = |(shopper, id): &Winner| {
-        let (shopper, id) = (shopper.clone(), id.clone());
-        async move { shopper.until(&id, "pending_payment").await }
-    };
-    stream::iter(orders).map(reading).buffer_unordered(200).collect::<Vec<_>>().await;
+    let each = stream::iter(orders.to_vec());
+    let written = async |(shopper, id): Winner| drop(shopper.until(&id, "pending_payment").await);
+    each.for_each_concurrent(200, written).await;
 }
 
 /// The next customer of a lane comes this much later, so that a rush lasts and the stock does too.
 const PAUSE: Duration = Duration::from_millis(20);
-
 const RETRY: Duration = Duration::from_millis(25);
 
 #[derive(Default)]
@@ -78,8 +74,7 @@ impl Rush {
     pub async fn until(&self, more: usize, count: impl Fn(&Told) -> usize) {
         let counted = || count(&locked(&self.told));
         let wanted = counted() + more;
-        let what = format!("{more} more were counted");
-        eventually(&what, async || (counted() >= wanted).then_some(())).await;
+        wait_for!(&format!("{more} more were counted"), (counted() >= wanted).then_some(()));
     }
 
     pub async fn until_accepted(&self, more: usize) {

@@ -109,13 +109,14 @@ impl Servers {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
         let guard = ONE_AT_A_TIME.lock().await;
-        let mut admin = connect(self.postgres.address(), "postgres").await;
+        let address = self.postgres.address().clone();
+        let mut admin = connect(&address, "postgres").await;
         let name = format!("test_{}", NUMBER.fetch_add(1, Relaxed));
         let create = format!("CREATE DATABASE {name} TEMPLATE migrated");
         admin.execute(AssertSqlSafe(create)).await.expect("CREATE DATABASE from the template");
         admin.close().await.expect("close");
         drop(guard);
-        Database { address: self.postgres.address().clone(), name, proxy: None, is_pooled: false }
+        Database { address, name, proxy: None, is_pooled: false }
     }
 }
 
@@ -125,20 +126,6 @@ impl Drop for Servers {
         self.postgres.kill();
         self.redis.kill();
         let _ = self.janitor.write_all(b"ended\n");
-    }
-}
-
-impl TestApp {
-    pub async fn pair() -> (Self, Self) {
-        let first = Self::start().await;
-        let second = first.another(Options::default()).await;
-        (first, second)
-    }
-
-    pub async fn on_own_servers() -> (Servers, Self) {
-        let servers = Servers::own().await;
-        let app = Self::start_on(&servers, Options::default()).await;
-        (servers, app)
     }
 }
 
@@ -179,11 +166,10 @@ async fn copy_cluster(dir: &Path) {
     });
     let original = original.await.join("pg");
     std::fs::create_dir_all(dir).expect("a folder");
-    let mut copy = Command::new("cp");
+    let mut copy = tokio::process::Command::new("cp");
     // With its owner; and what a link leads to, not the link.
-    copy.args(["-pRH"]).arg(original).arg(dir.join("pg"));
-    let copied = tokio::task::spawn_blocking(move || copy.status()).await;
-    let copied = copied.expect("no panic").expect("cp runs");
+    copy.arg("-pRH").arg(original).arg(dir.join("pg"));
+    let copied = copy.status().await.expect("cp runs");
     assert!(copied.success(), "the cluster is copied: {copied}");
 }
 
@@ -192,8 +178,7 @@ async fn make_template(address: &PostgresAddress) {
     admin.execute("CREATE DATABASE migrated").await.expect("CREATE DATABASE");
     admin.close().await.expect("close");
     let pool = flash_sale::postgres::pool(options(address, "migrated"), 1);
-    let migrated = flash_sale::postgres::migrate(&pool).await;
-    migrated.expect("migrations run");
+    flash_sale::postgres::migrate(&pool).await.expect("migrations run");
     pool.close().await;
     lab::schema::migrate(&options(address, "migrated")).await.expect("the lab's migrations run");
 }
@@ -219,7 +204,7 @@ impl Database {
 
     pub fn options(&self) -> PgConnectOptions {
         match self.proxy {
-            None => options(&self.address, &self.name),
+            None => self.direct_options(),
             Some(proxy) => PgConnectOptions::new()
                 .host(&proxy.ip().to_string())
                 .port(proxy.port())

@@ -3,7 +3,7 @@
 use super::{hire_janitor, temporary_folder};
 use crate::support::prelude::*;
 use std::os::unix::fs::{MetadataExt, chown};
-use std::os::unix::process::CommandExt;
+use tokio::process::{Child, Command};
 
 /// Where it may be, beside the PATH: the same places as in `scripts/setup.sh`, which installs it.
 const PLACES: &str = "/usr/sbin:/opt/homebrew/opt/pgbouncer/bin:/usr/local/opt/pgbouncer/bin";
@@ -11,7 +11,7 @@ const PLACES: &str = "/usr/sbin:/opt/homebrew/opt/pgbouncer/bin:/usr/local/opt/p
 pub const SESSIONS: u32 = 3;
 
 pub struct PgBouncer {
-    child: tokio::process::Child,
+    child: Child,
     pub address: SocketAddr,
 }
 
@@ -21,8 +21,7 @@ impl PgBouncer {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         // It runs as the owner of the cluster, who alone may enter the socket's folder.
         let postmaster = servers.postgres.pid().expect("postgres runs");
-        let cluster = fs::read_link(format!("/proc/{postmaster}/cwd")).expect("its cluster");
-        let owner = fs::metadata(cluster).expect("the cluster");
+        let owner = fs::metadata(format!("/proc/{postmaster}/cwd")).expect("its cluster");
         let dir = temporary_folder();
         fs::create_dir(&dir).expect("a folder");
         let settings = dir.join("pgbouncer.ini");
@@ -38,7 +37,7 @@ impl PgBouncer {
             address.ip(),
             address.port(),
         );
-        if version() >= (1, 21) {
+        if version().await >= [1, 21].to_vec() {
             text += "max_prepared_statements = 0\n"; // as docs/postgres.md asks for
         }
         fs::write(&settings, text).expect("its settings");
@@ -47,11 +46,9 @@ impl PgBouncer {
         }
         let log = fs::File::create(dir.join("log")).expect("its log");
         let mut command = command();
-        command.arg(&settings).current_dir("/");
-        command.uid(owner.uid()).gid(owner.gid());
+        command.arg(&settings).current_dir("/").uid(owner.uid()).gid(owner.gid());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let child = tokio::process::Command::from(command).kill_on_drop(true).spawn();
-        let child = child.expect("pgbouncer starts");
+        let child = command.kill_on_drop(true).spawn().expect("pgbouncer starts");
         std::mem::forget(hire_janitor(&dir, &[child.id()]));
         let mut started = Self { child, address };
         wait_for!("pgbouncer listens", {
@@ -83,12 +80,11 @@ fn command() -> Command {
     command
 }
 
-/// Of `PgBouncer 1.18.0`, the first two numbers.
-fn version() -> (u32, u32) {
-    let said = command().arg("--version").output();
+/// Of `PgBouncer 1.18.0`, the numbers.
+async fn version() -> Vec<u32> {
+    let said = command().arg("--version").output().await;
     let said = said.expect("pgbouncer runs (scripts/setup.sh proof installs it)").stdout;
     let said = String::from_utf8_lossy(&said);
     let word = said.split_whitespace().nth(1).expect("a version");
-    let mut numbers = word.split('.').map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    word.split('.').map(|number| number.parse().unwrap_or(0)).collect()
 }

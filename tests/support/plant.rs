@@ -36,7 +36,6 @@ pub async fn plant(connection: &mut impl ConnectionLike, (from, to): Mutation) {
     loaded.expect("a function library");
 }
 
-/// One order in seven.
 macro_rules! trigger {
     ($when:literal, $condition:literal, $body:literal) => {
         concat!(
@@ -44,18 +43,23 @@ macro_rules! trigger {
             $body,
             " END $$; CREATE TRIGGER planted ",
             $when,
-            " ON orders FOR EACH ROW WHEN (",
+            " FOR EACH ROW WHEN (",
             $condition,
             ") EXECUTE FUNCTION planted()"
         )
     };
 }
 
-pub const SWALLOW_ROWS: &str = trigger!("BEFORE INSERT", "NEW.id % 7 = 0", "RETURN NULL;");
-pub const WRITE_NOTHING: &str =
-    trigger!("BEFORE INSERT", "true", "RAISE EXCEPTION 'planted' USING ERRCODE = '53000';");
+/// One order in seven.
+pub const SWALLOW_ROWS: &str =
+    trigger!("BEFORE INSERT ON orders", "NEW.id % 7 = 0", "RETURN NULL;");
+pub const WRITE_NOTHING: &str = trigger!(
+    "BEFORE INSERT ON orders",
+    "true",
+    "RAISE EXCEPTION 'planted' USING ERRCODE = '53000';"
+);
 pub const INVENT_AN_ORDER: &str = trigger!(
-    "AFTER INSERT",
+    "AFTER INSERT ON orders",
     "NEW.id % 7 = 0 AND NEW.id < 1::bigint << 61",
     "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
      VALUES (NEW.id | (1::bigint << 62), NEW.sale_id, gen_random_uuid(), NEW.slot, NEW.status,
@@ -63,43 +67,40 @@ pub const INVENT_AN_ORDER: &str = trigger!(
      RETURN NULL;"
 );
 pub const UNPAY: &str = trigger!(
-    "AFTER UPDATE",
+    "AFTER UPDATE ON orders",
     "OLD.status = 'pending_payment' AND NEW.status = 'paid'",
     "UPDATE orders SET status = 'pending_payment', paid_at = NULL WHERE id = NEW.id; RETURN NULL;"
 );
 
 /// A refund is done as soon as it is to be done: the provider is not asked.
-pub const FORGET_REFUNDS: &str = "
-    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        NEW.state := 'refunded'; RETURN NEW;
-    END $$;
-    CREATE TRIGGER planted BEFORE UPDATE ON payments FOR EACH ROW WHEN (NEW.state = 'refunding')
-    EXECUTE FUNCTION planted()";
+pub const FORGET_REFUNDS: &str = trigger!(
+    "BEFORE UPDATE ON payments",
+    "NEW.state = 'refunding'",
+    "NEW.state := 'refunded'; RETURN NEW;"
+);
 /// One that was paid before.
-pub const EXPIRE_AT_THE_WEBHOOK: &str = "
-    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        UPDATE orders SET status = 'expired', slot = NULL, paid_at = NULL, closed_at = now()
-        WHERE status = 'paid'
-            AND id = (SELECT order_id FROM payments WHERE charge_id = NEW.body->'charge'->>'id');
-        RETURN NULL;
-    END $$;
-    CREATE TRIGGER planted AFTER INSERT ON webhook_events FOR EACH ROW EXECUTE FUNCTION planted()";
-pub const GIVE_TO_THE_DECLINED: &str = "
-    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        UPDATE orders SET status = 'paid', paid_at = now()
-        WHERE id = NEW.order_id AND status = 'pending_payment';
-        RETURN NULL;
-    END $$;
-    CREATE TRIGGER planted AFTER UPDATE ON payments FOR EACH ROW WHEN (NEW.state = 'failed')
-    EXECUTE FUNCTION planted()";
+pub const EXPIRE_AT_THE_WEBHOOK: &str = trigger!(
+    "AFTER INSERT ON webhook_events",
+    "true",
+    "UPDATE orders SET status = 'expired', slot = NULL, paid_at = NULL, closed_at = now()
+     WHERE status = 'paid'
+         AND id = (SELECT order_id FROM payments WHERE charge_id = NEW.body->'charge'->>'id');
+     RETURN NULL;"
+);
+pub const GIVE_TO_THE_DECLINED: &str = trigger!(
+    "AFTER UPDATE ON payments",
+    "NEW.state = 'failed'",
+    "UPDATE orders SET status = 'paid', paid_at = now()
+     WHERE id = NEW.order_id AND status = 'pending_payment';
+     RETURN NULL;"
+);
 
 /// Units that came back stay taken. (What Redis alone has lost, the scrubber gets back.)
-pub const FORGET_A_RELEASE: &str = "
-    CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        NEW.taken := OLD.taken; RETURN NEW;
-    END $$;
-    CREATE TRIGGER planted BEFORE UPDATE ON sales FOR EACH ROW WHEN (NEW.taken < OLD.taken)
-    EXECUTE FUNCTION planted()";
+pub const FORGET_A_RELEASE: &str = trigger!(
+    "BEFORE UPDATE ON sales",
+    "NEW.taken < OLD.taken",
+    "NEW.taken := OLD.taken; RETURN NEW;"
+);
 
 /// Postgres takes no live order of users in `refused`; then the writer rejects it.
 pub const REFUSE_SOME_USERS: &str = "

@@ -1,7 +1,8 @@
 //! Processes of servers, as /proc knows them.
 
+use super::launch::entries;
 use nix::{sys::signal::Signal, unistd::Pid};
-use std::fs;
+use std::{fs, path::Path};
 
 pub fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).expect("pids are small"))
@@ -17,8 +18,8 @@ pub fn status_of(pid: u32) -> Option<(String, u32)> {
 
 /// The postmaster and its backends, which lead sessions, so process groups, of their own.
 pub fn family(postmaster: u32) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids = entries(Path::new("/proc"));
+    let pids = pids.filter_map(|entry| entry.file_name()?.to_str()?.parse::<u32>().ok());
     let is_child = |pid: &u32| status_of(*pid).is_some_and(|(_, parent)| parent == postmaster);
     std::iter::once(postmaster).chain(pids.filter(is_child)).collect()
 }

@@ -1,7 +1,7 @@
 //! The program as a process, in a folder of its own, without this process' settings.
 
-use super::launch;
 pub use super::launch::remove_data;
+use super::{launch, processes::pid_of};
 use crate::support::prelude::*;
 use nix::{sys::signal::kill, unistd::Pid};
 use std::io::{BufRead, BufReader};
@@ -53,8 +53,7 @@ impl Home {
         let mut stdout = String::new();
         let give_up = 4 * TEST_TIMEOUT;
         while let Ok(Some(line)) = tokio::time::timeout(give_up, program.lines.recv()).await {
-            stdout += &line;
-            stdout.push('\n');
+            stdout += &(line + "\n");
         }
         let (code, stderr) = (program.end().await, program.stderr());
         Ended { code, stdout, stderr }
@@ -62,24 +61,25 @@ impl Home {
 
     pub fn child(&self, server: &str) -> Option<Pid> {
         let pid = fs::read_to_string(self.data().join(format!("{server}.pid"))).ok()?;
-        pid.trim().parse().ok().map(Pid::from_raw)
+        Some(Pid::from_raw(pid.trim().parse().ok()?))
     }
 
     fn processes(&self) -> Vec<Pid> {
         let mut folders = vec![self.0.clone()];
         // Run by root, the cluster may be elsewhere, where its user can enter.
         folders.extend(fs::read_link(self.data().join("pg")));
-        let Ok(entries) = fs::read_dir("/proc") else {
+        let proc = Path::new("/proc");
+        if !proc.exists() {
             // Not Linux: the children at least.
             let children = ["pg", "redis"].iter().filter_map(|name| self.child(name));
             return children.filter(|pid| kill(*pid, None).is_ok()).collect();
-        };
+        }
         let is_here = |path: &Path| folders.iter().any(|folder| path.starts_with(folder));
-        let process = |entry: fs::DirEntry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            is_here(&fs::read_link(entry.path().join("cwd")).ok()?).then_some(Pid::from_raw(pid))
+        let process = |entry: PathBuf| {
+            let pid = entry.file_name()?.to_str()?.parse().ok()?;
+            is_here(&fs::read_link(entry.join("cwd")).ok()?).then_some(Pid::from_raw(pid))
         };
-        entries.flatten().filter_map(process).collect()
+        entries(proc).filter_map(process).collect()
     }
 
     pub async fn until_nothing_runs(&self) {
@@ -138,7 +138,6 @@ impl Program {
         Self::spawn(home, command).ready().await
     }
 
-    /// The same with its log somewhere else, which the test cannot read.
     pub async fn serve_logging_to(log: Stdio, command: Command) -> Self {
         Self::spawn_logging_to(log, PathBuf::from("/dev/null"), command).ready().await
     }
@@ -169,10 +168,9 @@ impl Program {
     }
 
     pub async fn sale(&self, stock: i64) -> String {
-        let body = serde_json::json!({"title": "a thing", "price_cents": 100, "stock": stock});
-        let sale = self.ask("POST", "/api/v1/admin/sales").bearer(ADMIN_TOKEN).json(body).await;
-        sale.assert(201);
-        sale.text("id").to_owned()
+        let body = json!({"title": "a thing", "price_cents": 100, "stock": stock});
+        let ask = self.ask("POST", "/api/v1/admin/sales").bearer(ADMIN_TOKEN).json(body);
+        ask.await.must_be(201).text("id").to_owned()
     }
 
     pub async fn quiet_audit(&self, sale: &str) -> Value {
@@ -188,13 +186,11 @@ impl Program {
     }
 
     pub async fn token(&self) -> String {
-        let ask = self.ask("POST", "/api/v1/session");
-        ask.json(serde_json::json!({})).await.text("token").to_owned()
+        self.ask("POST", "/api/v1/session").json(json!({})).await.text("token").to_owned()
     }
 
     pub fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).expect("a pid");
-        kill(Pid::from_raw(pid), signal).expect("the program still runs");
+        kill(pid_of(self.child.id()), signal).expect("the program still runs");
     }
 
     pub async fn end(&mut self) -> Option<i32> {
@@ -224,8 +220,7 @@ impl Drop for Program {
 pub fn settings_of(servers: &Servers, db: &Database, prefix: &str) -> [(&'static str, String); 5] {
     let address = servers.postgres.address();
     let socket = address.socket_dir.to_str().expect("text");
-    let (user, port) = (&address.user, address.port);
-    let name = &db.name;
+    let (user, port, name) = (&address.user, address.port, &db.name);
     [
         ("DATABASE_URL", format!("postgres://{user}@localhost/{name}?host={socket}&port={port}")),
         ("REDIS_URL", servers.redis.url()),

@@ -22,7 +22,7 @@ impl Address {
 /// Below the ports of outgoing connections, so that it is still free after a crash.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    const RANGE: std::ops::Range<u32> = 15_000..32_000;
+    const RANGE: Range<u32> = 15_000..32_000;
     // Processes that run at once begin far from each other.
     let start = std::process::id().wrapping_mul(7_919);
     for _ in RANGE {
@@ -63,7 +63,7 @@ pub enum Fault {
     },
     SilentFrom(IpAddr),
     Latency(Duration),
-    /// So many bytes a second, in each direction of each connection.
+    /// In each direction of each connection.
     Throttle {
         bytes_per_second: u32,
     },
@@ -71,10 +71,10 @@ pub enum Fault {
     CutRequest {
         after: u64,
     },
-    /// The server gets the request and acts on it; then the connection closes without its reply.
+    /// The server acts on a request with the bytes `to` in it ("FCALL", "COMMIT"; empty: on any);
+    /// then the connection closes without its reply.
     LoseReplies {
         which: Lost,
-        /// Only replies to a request with these bytes in it ("FCALL", "COMMIT"); empty: all.
         to: &'static str,
     },
 }
@@ -254,8 +254,7 @@ enum Direction {
 async fn serve(client: Box<dyn Stream>, from: IpAddr, shared: Arc<Shared>, mut cut: Cuts) {
     let carried = async {
         let (from_client, to_client) = tokio::io::split(client);
-        let (silent, awaited) = (AtomicBool::new(false), AtomicBool::new(false));
-        let connection = Connection { from, silent, awaited };
+        let connection = Connection { from, silent: false.into(), awaited: false.into() };
         if connection.is_swallowed_by(&shared.fault.borrow()) {
             connection.silent.store(true, Relaxed);
             let nowhere = tokio::io::split(Box::new(tokio::io::empty()) as Box<dyn Stream>).1;
@@ -273,12 +272,8 @@ async fn serve(client: Box<dyn Stream>, from: IpAddr, shared: Arc<Shared>, mut c
     };
     tokio::select! {
         () = carried => {}
-        changed = cut.changed() => {
-            // An error means that the proxy itself has gone.
-            if changed.is_ok() {
-                shared.count(|counts| counts.cut += 1);
-            }
-        }
+        // An error means that the proxy itself has gone.
+        changed = cut.changed() => shared.count(|counts| counts.cut += u64::from(changed.is_ok())),
     }
 }
 
@@ -380,17 +375,13 @@ async fn carry(
                 continue;
             }
         }
-        let delay = match fault {
-            Fault::Latency(delay) => delay,
-            Fault::Throttle { bytes_per_second } => {
-                // One piece after the other, each for as long as its bytes take.
-                let time = length as f64 / f64::from(bytes_per_second.max(1));
-                shared.count(|counts| counts.delayed += 1);
-                sleep(Duration::from_secs_f64(time)).await;
-                Duration::ZERO
-            }
-            _ => Duration::ZERO,
-        };
+        if let Fault::Throttle { bytes_per_second } = fault {
+            // One piece after the other, each for as long as its bytes take.
+            let time = length as f64 / f64::from(bytes_per_second.max(1));
+            shared.count(|counts| counts.delayed += 1);
+            sleep(Duration::from_secs_f64(time)).await;
+        }
+        let delay = if let Fault::Latency(delay) = fault { delay } else { Duration::ZERO };
         if delay.is_zero() && in_flight.is_empty() {
             to.write_all(bytes).await?;
         } else {

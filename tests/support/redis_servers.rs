@@ -5,7 +5,7 @@ use super::driver::{Error, Result};
 use super::launch::end_with_this_process;
 use super::network::{Network, Ports};
 use crate::support::prelude::*;
-use redis::{FromRedisValue, RedisResult, Value};
+use redis::{FromRedisValue, InfoDict, RedisResult, Value};
 use std::io;
 
 /// How long a node may be silent before the others hold it dead, in ms. Short, for the tests' sake.
@@ -31,8 +31,7 @@ impl RedisProcess {
     pub fn sentinel(dir: &Path, port: u16, settings: &str) -> Self {
         fs::create_dir_all(dir).expect("a folder");
         let file = dir.join("sentinel.conf");
-        let dir_line = format!("dir {}", dir.display());
-        let text = format!("port {port}\nbind 127.0.0.1\n{dir_line}\n{settings}");
+        let text = format!("port {port}\nbind 127.0.0.1\ndir {}\n{settings}", dir.display());
         fs::write(&file, text).expect("its settings");
         Self::launch(dir, port, vec![file.display().to_string(), "--sentinel".to_owned()])
     }
@@ -49,27 +48,22 @@ impl RedisProcess {
     }
 
     pub fn start_again(&self) {
-        let mut log = fs::OpenOptions::new();
-        let log = log.create(true).append(true).open(self.dir.join("log"));
+        let log = fs::File::options().create(true).append(true).open(self.dir.join("log"));
         let mut command = Command::new("redis-server");
         command.args(&self.arguments).current_dir(&self.dir);
         command.stdin(Stdio::null()).stderr(Stdio::null());
         end_with_this_process(&mut command, Signal::SIGKILL);
         let child = command.stdout(log.expect("a log")).spawn();
         let child = child.expect("redis-server runs (scripts/setup.sh installs it)");
-        *self.child() = Some(child);
-    }
-
-    fn child(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        locked(&self.child)
+        *locked(&self.child) = Some(child);
     }
 
     pub fn pid(&self) -> Option<u32> {
-        self.child().as_ref().map(Child::id)
+        locked(&self.child).as_ref().map(Child::id)
     }
 
     pub fn kill(&self) {
-        if let Some(mut child) = self.child().take() {
+        if let Some(mut child) = locked(&self.child).take() {
             child.kill().expect("SIGKILL");
             child.wait().expect("it is gone");
         }
@@ -120,15 +114,11 @@ impl RedisProcess {
     }
 
     async fn cluster(&self, words: &str) -> String {
-        let words: Vec<&str> = ["CLUSTER"].into_iter().chain(words.split(' ')).collect();
-        self.command(&words).await
+        self.command(&["CLUSTER"].into_iter().chain(words.split(' ')).collect::<Vec<_>>()).await
     }
 
     pub async fn info(&self, section: &str, name: &str) -> Option<String> {
-        let info: String = self.ask(&["INFO", section]).await.ok()?;
-        let value =
-            |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
-        info.lines().find_map(value)
+        self.ask::<InfoDict>(&["INFO", section]).await.ok()?.get(name)
     }
 
     /// What a replica has itself, without sending the question to its primary.
@@ -164,9 +154,8 @@ impl RedisProcess {
         let number = |path: &PathBuf| -> Option<u64> {
             path.file_name()?.to_str()?.strip_suffix(".incr.aof")?.rsplit('.').next()?.parse().ok()
         };
-        let numbered = fs::read_dir(self.data())?.flatten().map(|file| file.path());
-        let last = numbered.filter_map(|path| Some((number(&path)?, path))).max();
-        let (_, last) = last.ok_or("no increment")?;
+        let last = entries(&self.data()).filter(|path| number(path).is_some()).max_by_key(number);
+        let last = last.ok_or("no increment")?;
         let length = fs::metadata(&last)?.len();
         Ok((last, length))
     }
@@ -174,7 +163,7 @@ impl RedisProcess {
     /// Shortens that file, as a power cut shortens what was not on disk yet.
     pub fn cut(&self, length: u64) -> Result {
         let (last, _) = self.last_increment()?;
-        Ok(fs::OpenOptions::new().write(true).open(last)?.set_len(length)?)
+        Ok(fs::File::options().write(true).open(last)?.set_len(length)?)
     }
 
     /// A copy of its files, which may be taken while it serves: Redis takes a cut tail.
@@ -218,8 +207,7 @@ impl RedisCluster {
     }
 
     fn ports() -> Vec<Ports> {
-        let ports = || Ports { clients: free_port(), bus: free_port() };
-        std::iter::repeat_with(ports).take(6).collect()
+        (0..6).map(|_| Ports { clients: free_port(), bus: free_port() }).collect()
     }
 
     /// `address`: where the others find a node, and where it comes from.
@@ -239,8 +227,7 @@ impl RedisCluster {
                  --repl-diskless-sync-delay 0 --cluster-port {bus} \
                  --cluster-announce-ip {address} --bind-source-addr {address}"
             );
-            let arguments = arguments.split(' ').chain(tuning.iter().copied());
-            let arguments: Vec<&str> = arguments.collect();
+            let arguments = [arguments.split(' ').collect(), tuning.to_vec()].concat();
             RedisProcess::start(&dir.join(format!("node-{number}")), ports.clients, &arguments)
         };
         let nodes: Vec<RedisProcess> = ports.iter().enumerate().map(node).collect();
@@ -250,8 +237,7 @@ impl RedisCluster {
         for (node, share) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]) {
             node.cluster(&format!("ADDSLOTSRANGE {share}")).await;
         }
-        let (first, bus) = (nodes[0].port, ports[0].bus);
-        let meet = format!("MEET {} {first} {bus}", address(0));
+        let meet = format!("MEET {} {} {}", address(0), ports[0].clients, ports[0].bus);
         for (number, node) in nodes.iter().enumerate() {
             node.cluster(&format!("SET-CONFIG-EPOCH {}", number + 1)).await;
             if number > 0 {

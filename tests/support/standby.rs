@@ -4,7 +4,6 @@ use super::driver::{Error, Result};
 use crate::support::prelude::*;
 use embedded::{PostgresAddress, PostgresServer, PostgresTuning};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 
 pub fn options_of(address: &PostgresAddress) -> PgConnectOptions {
     super::options(address, &address.database)
@@ -27,14 +26,14 @@ pub async fn standby_of(primary: &PostgresServer, dir: &Path) -> Result<Postgres
     let pid = primary.pid().ok_or("postgres is being restarted")?;
     let postmaster = PathBuf::from(format!("/proc/{pid}"));
     let binaries = fs::read_link(postmaster.join("exe"))?;
-    let owner = fs::metadata(fs::read_link(postmaster.join("cwd"))?)?;
+    let owner = fs::metadata(postmaster.join("cwd"))?;
     let (uid, gid) = (owner.uid(), owner.gid());
     let copy = dir.join("pg");
     fs::create_dir_all(&copy)?;
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o700))?;
     chown(&copy, Some(uid), Some(gid))?;
     let address = primary.address();
-    let mut basebackup = Command::new(binaries.with_file_name("pg_basebackup"));
+    let mut basebackup = tokio::process::Command::new(binaries.with_file_name("pg_basebackup"));
     basebackup.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
     basebackup.arg("--pgdata").arg(&copy).arg("--host").arg(&address.socket_dir);
     basebackup.args(["--port", &address.port.to_string(), "--username", &address.user]);
@@ -42,14 +41,12 @@ pub async fn standby_of(primary: &PostgresServer, dir: &Path) -> Result<Postgres
     if nix::unistd::geteuid().is_root() {
         basebackup.uid(uid).gid(gid);
     }
-    let copied = tokio::task::spawn_blocking(move || basebackup.output()).await??;
+    let copied = basebackup.output().await?;
     if !copied.status.success() {
         return Err(format!("pg_basebackup: {copied:?}").into());
     }
-    let tuning = PostgresTuning {
-        max_connections: 400, // a standby must have as many as its primary
-        ..PostgresTuning::default()
-    };
+    // A standby must have as many as its primary.
+    let tuning = PostgresTuning { max_connections: 400, ..PostgresTuning::default() };
     Ok(PostgresServer::start(dir, tuning).await?)
 }
 
@@ -75,9 +72,8 @@ pub async fn followers(primary: &PostgresServer, state: &str) -> Result<i64> {
 
 pub async fn promote(standby: &PostgresServer) -> Result {
     let mut connection = connect(standby).await?;
-    let promoted: bool =
-        sqlx::query_scalar("SELECT pg_promote(true, 30)").fetch_one(&mut connection).await?;
-    if !promoted {
+    let promotion = sqlx::query_scalar("SELECT pg_promote(true, 30)");
+    if !promotion.fetch_one(&mut connection).await? {
         return Err("the standby was not promoted within 30 s".into());
     }
     let alone = "ALTER SYSTEM RESET synchronous_standby_names";

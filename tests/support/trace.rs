@@ -25,15 +25,15 @@ impl Trace {
     }
 
     pub fn clear(&self) {
-        *self.0.lock().expect("the lines") = Default::default();
+        *locked(&self.0) = Default::default();
     }
 
     pub fn lines(&self, of_act: &str) -> Lines<'static> {
-        self.0.lock().expect("the lines").1.get(of_act).cloned().unwrap_or_default()
+        locked(&self.0).1.get(of_act).cloned().unwrap_or_default()
     }
 
     pub fn codes(&self) -> Vec<String> {
-        self.0.lock().expect("the lines").0.codes.clone()
+        locked(&self.0).0.codes.clone()
     }
 }
 
@@ -57,7 +57,7 @@ impl field::Visit for Noted {
 
 impl<S: Subscriber> Layer<S> for Trace {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let (noted, traced) = &mut *self.0.lock().expect("the lines");
+        let (noted, traced) = &mut *locked(&self.0);
         event.record(noted);
         if let (Some(file), Some(line)) = (event.metadata().file(), event.metadata().line()) {
             traced.entry(noted.act.clone()).or_default().insert((file, line));

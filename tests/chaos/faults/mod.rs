@@ -20,24 +20,15 @@ use crate::support::processes::{family, status_of};
 use crate::support::proxy::{Fault as NetFault, Lost};
 use crate::support::stores::{Error, Result, Stores};
 use crate::trial::{Healed, Plan};
+use clap::ValueEnum;
 use std::{os::unix::process::ExitStatusExt, sync::LazyLock};
 
 macro_rules! faults {
-    ($($variant:ident $name:literal $about:literal $strike:path $(, $how:expr)?;)*) => {
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Fault { $($variant),* }
+    ($($variant:ident $about:tt $strike:path $(, $how:expr)?;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+        pub enum Fault { $(#[doc = $about] $variant),* }
 
         impl Fault {
-            pub const ALL: &[Self] = &[$(Self::$variant),*];
-
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name),* }
-            }
-
-            pub fn about(self) -> &'static str {
-                match self { $(Self::$variant => $about),* }
-            }
-
             async fn strike(self, stage: &mut Stage<'_>) -> Result {
                 match self { $(Self::$variant => $strike(stage $(, $how)?).await),* }
             }
@@ -46,68 +37,50 @@ macro_rules! faults {
 }
 
 faults! {
-    Calm "calm" "nothing: the load alone" nothing;
-    AppKill "app-kill" "kill -9 one instance, start it again, over and over" processes::kill_one;
-    AppKillAll "app-kill-all" "kill -9 all instances at once" processes::kill_all;
-    AppStop "app-stop" "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
+    Calm "nothing: the load alone" nothing;
+    AppKill "kill -9 one instance, start it again, over and over" processes::kill_one;
+    AppKillAll "kill -9 all instances at once" processes::kill_all;
+    AppStop "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
         processes::stop_one;
-    AppStopLong "app-stop-long" "the same for 70 s, with a lock that the others need; takes 200 s"
+    AppStopLong "the same for 70 s, with a lock that the others need; takes 200 s"
         processes::stop_one_for_long;
-    WorkerKill "worker-kill" "instances without a writer and a worker; kill -9 of either"
-        processes::kill_one;
-    Many "many" "five instances, two of them without a writer, come and go by SIGKILL and SIGTERM"
+    WorkerKill "instances without a writer and a worker; kill -9 of either" processes::kill_one;
+    Many "five instances, two of them without a writer, come and go by SIGKILL and SIGTERM"
         churn::come_and_go;
-    ManyWithoutWriter "many-without-writer"
-        "four instances without a writer and two workers come and go" churn::come_and_go;
-    RedisKill "redis-kill" "kill -9 Redis; it restarts with everything it had confirmed"
-        redis::kill;
-    RedisEmpty "redis-empty" "kill -9 Redis; it restarts without its data" redis::restart_empty;
-    RedisCut "redis-cut" "kill -9 Redis; its append-only file is cut at a random byte"
-        redis::restart_cut;
-    RedisFlush "redis-flush" "FLUSHALL" redis::flush;
-    RedisBackup "redis-backup" "Redis restarts from an older copy of its data folder"
-        redis::restore_backup;
-    RedisFailover "redis-failover" "a replica that lags is promoted" redis::fail_over;
-    RedisStop "redis-stop" "SIGSTOP Redis for up to 3.5 s" redis::stop, 300..3_500;
-    RedisStopLong "redis-stop-long" "the same for 70 s, longer than every timeout; takes 100 s"
+    ManyWithoutWriter "four instances without a writer and two workers come and go"
+        churn::come_and_go;
+    RedisKill "kill -9 Redis; it restarts with everything it had confirmed" redis::kill;
+    RedisEmpty "kill -9 Redis; it restarts without its data" redis::restart_empty;
+    RedisCut "kill -9 Redis; its append-only file is cut at a random byte" redis::restart_cut;
+    RedisFlush "FLUSHALL" redis::flush;
+    RedisBackup "Redis restarts from an older copy of its data folder" redis::restore_backup;
+    RedisFailover "a replica that lags is promoted" redis::fail_over;
+    RedisStop "SIGSTOP Redis for up to 3.5 s" redis::stop, 300..3_500;
+    RedisStopLong "the same for 70 s, longer than every timeout; takes 100 s"
         processes::for_long, redis::stop;
-    PostgresKill "postgres-kill" "kill -9 Postgres; it recovers" postgres::kill;
-    PostgresStop "postgres-stop" "SIGSTOP all of Postgres for up to 3.5 s"
-        postgres::stop, 500..3_500;
-    PostgresStopLong "postgres-stop-long"
-        "the same for 70 s, longer than every timeout; takes 100 s"
+    PostgresKill "kill -9 Postgres; it recovers" postgres::kill;
+    PostgresStop "SIGSTOP all of Postgres for up to 3.5 s" postgres::stop, 500..3_500;
+    PostgresStopLong "the same for 70 s, longer than every timeout; takes 100 s"
         processes::for_long, postgres::stop;
-    PostgresRefuse "postgres-refuse" "Postgres refuses connections, and loses those it has"
-        postgres::refuse;
-    PostgresFailover "postgres-failover" "a synchronous standby is promoted" postgres::fail_over;
-    PostgresSlowCommits "postgres-slow-commits" "every order transaction sleeps before it commits"
-        nothing;
-    PostgresSerialization "postgres-serialization"
-        "transactions fail with SQLSTATE 40001 or 40P01 now and then" nothing;
-    EverythingKill "everything-kill" "kill -9 all processes at once" processes::kill_everything;
-    NetCut "net-cut" "connections to both stores are cut at random, also inside a request"
-        network::cut;
-    NetLostReplies "net-lost-replies" "requests run, and their replies are lost"
-        network::lose_replies;
-    NetBlackHole "net-black-hole" "connections fall silent without closing, and stay silent"
-        network::black_hole;
-    NetLatency "net-latency" "200 ms each way to both stores" network::latency;
-    NetThrottle "net-throttle" "both stores at some kilobytes a second" network::throttle;
-    StaleInstance "stale-instance" "an instance is stopped through a whole rebuild, then continues"
-        processes::stale;
-    Clock "clock" "instances a day ahead and a day behind, stepping back and forth" clock::strike;
-    FailPoints "fail-points" "exit at every named point of the program"
-        points::strike;
-    Payments "payments"
-        "a payment provider that loses, doubles, declines and dies, with all the rest"
+    PostgresRefuse "Postgres refuses connections, and loses those it has" postgres::refuse;
+    PostgresFailover "a synchronous standby is promoted" postgres::fail_over;
+    PostgresSlowCommits "every order transaction sleeps before it commits" nothing;
+    PostgresSerialization "transactions fail with SQLSTATE 40001 or 40P01 now and then" nothing;
+    EverythingKill "kill -9 all processes at once" processes::kill_everything;
+    NetCut "connections to both stores are cut at random, also inside a request" network::cut;
+    NetLostReplies "requests run, and their replies are lost" network::lose_replies;
+    NetBlackHole "connections fall silent without closing, and stay silent" network::black_hole;
+    NetLatency "200 ms each way to both stores" network::latency;
+    NetThrottle "both stores at some kilobytes a second" network::throttle;
+    StaleInstance "an instance is stopped through a whole rebuild, then continues" processes::stale;
+    Clock "instances a day ahead and a day behind, stepping back and forth" clock::strike;
+    FailPoints "exit at every named point of the program" points::strike;
+    Payments "a payment provider that loses, doubles, declines and dies, with all the rest"
         payments::strike;
-    Overload "overload" "waves of thousands of connections, more than the queues take"
-        crowds::overload;
-    Clients "clients" "idle, endless and silent connections that hang up all at once"
-        crowds::nuisances;
-    Mixed "mixed" "random faults of all kinds, overlapping, without loss of data" mixed, MIXED;
-    MixedLoss "mixed-loss" "the same, and Redis loses data too"
-        mixed, &[MIXED, LOSSES].concat();
+    Overload "waves of thousands of connections, more than the queues take" crowds::overload;
+    Clients "idle, endless and silent connections that hang up all at once" crowds::nuisances;
+    Mixed "random faults of all kinds, overlapping, without loss of data" mixed, MIXED;
+    MixedLoss "the same, and Redis loses data too" mixed, &[MIXED, LOSSES].concat();
 }
 
 const MIXED: &[Fault] = &[
@@ -146,7 +119,6 @@ pub struct Stage<'a> {
     pub world: Arc<World>,
     pub random: Random,
     plan: Plan,
-    until: Instant,
     pub strikes: Strikes,
     /// What was proven to happen: fail points that fired; days; pauses.
     pub reached: BTreeSet<String>,
@@ -159,37 +131,35 @@ impl<'a> Stage<'a> {
             cluster,
             world,
             plan,
-            until: Instant::now() + plan.length,
             strikes: Strikes::default(),
             reached: BTreeSet::new(),
         }
     }
 
     /// Strikes until the time is over, at least once, and until there is something to judge.
-    pub async fn run(&mut self, fault: Fault) -> Result {
-        fault.prepare(self).await?;
-        let latest = self.until + if fault == Fault::Payments { GRACE * 40 } else { GRACE };
-        loop {
-            let accepted = self.world.accepted.iter().map(|one| one.load(Relaxed));
-            let too_little = accepted.sum::<u64>() < self.plan.least_accepted;
-            let is_due = self.strikes.count < fault.least_strikes()
-                || Instant::now() < self.until
-                || (fault == Fault::FailPoints && points::is_due(self))
-                || (too_little && Instant::now() < latest);
-            if !is_due {
-                return fault.verify(self).await;
-            }
-            fault.strike(self).await?;
+    pub async fn run(mut self, fault: Fault) -> Result<Strikes> {
+        let until = Instant::now() + self.plan.length;
+        let latest = until + if fault == Fault::Payments { GRACE * 40 } else { GRACE };
+        fault.prepare(&mut self).await?;
+        while self.is_due(fault, until, latest) {
+            fault.strike(&mut self).await?;
             self.strikes.count += 1;
             self.tend()?;
         }
-    }
-
-    pub async fn finish(mut self) -> Result<Strikes> {
+        fault.verify(&mut self).await?;
         self.tend()?;
         self.cluster.heal().await?;
         self.healed(None)?;
         Ok(self.strikes)
+    }
+
+    fn is_due(&self, fault: Fault, until: Instant, latest: Instant) -> bool {
+        let accepted = self.world.accepted.iter().map(|one| one.load(Relaxed));
+        let too_little = accepted.sum::<u64>() < self.plan.least_accepted;
+        self.strikes.count < fault.least_strikes()
+            || Instant::now() < until
+            || (fault == Fault::FailPoints && points::is_due(self))
+            || (too_little && Instant::now() < latest)
     }
 
     /// Starts again what has ended, which is no crash while a store is away at its start.
@@ -199,7 +169,7 @@ impl<'a> Stage<'a> {
                 continue;
             }
             if let Some(status) = instance.ended_by_itself.take() {
-                let (number, age) = (instance.number, instance.age());
+                let (number, age) = (instance.number, instance.started.elapsed());
                 let what = format!(
                     "instance {number} ended by itself ({status}); noticed {age:.1?} after it was \
                      started"
@@ -249,8 +219,8 @@ impl<'a> Stage<'a> {
 }
 
 impl Fault {
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|fault| fault.name() == name)
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     pub fn roles(self) -> &'static [Role] {

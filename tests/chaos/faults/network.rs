@@ -13,7 +13,8 @@ async fn set(stage: &Stage<'_>, number: usize, fault: NetFault) {
     }
 }
 
-async fn disturb(stage: &mut Stage<'_>, number: usize, fault: NetFault, millis: Range<u64>) {
+async fn disturb(stage: &mut Stage<'_>, fault: NetFault, millis: Range<u64>) {
+    let number = any_link(stage);
     set(stage, number, fault).await;
     stage.wait(millis).await;
     set(stage, number, NetFault::None).await;
@@ -27,13 +28,13 @@ pub async fn everywhere(stage: &mut Stage<'_>, fault: NetFault) {
 
 pub async fn cut(stage: &mut Stage<'_>) -> Result {
     stage.wait(5..150).await;
-    let number = any_link(stage);
     if stage.random.chance(0.5) {
-        stage.cluster.proxies().nth(number).into_iter().for_each(|proxy| proxy.cut());
-        return Ok(());
+        let number = any_link(stage);
+        stage.cluster.proxies().nth(number).into_iter().for_each(Proxy::cut);
+    } else {
+        let after = stage.random.below(3_000);
+        disturb(stage, NetFault::CutRequest { after }, 20..100).await;
     }
-    let after = stage.random.below(3_000);
-    disturb(stage, number, NetFault::CutRequest { after }, 20..100).await;
     Ok(())
 }
 
@@ -43,20 +44,18 @@ fn lose(which: Lost, to: &'static str) -> NetFault {
 
 pub async fn lose_replies(stage: &mut Stage<'_>) -> Result {
     stage.wait(20..200).await;
-    let number = any_link(stage);
     let fault = match stage.random.below(3) {
         0 => lose(Lost::Next(1), "FCALL"),
         1 => lose(Lost::Next(1), "COMMIT"),
         _ => lose(Lost::Share(0.2), ""),
     };
-    disturb(stage, number, fault, 50..300).await;
+    disturb(stage, fault, 50..300).await;
     Ok(())
 }
 
 pub async fn black_hole(stage: &mut Stage<'_>) -> Result {
     stage.wait(200..600).await;
-    let number = any_link(stage);
-    disturb(stage, number, NetFault::BlackHole, 500..3_000).await;
+    disturb(stage, NetFault::BlackHole, 500..3_000).await;
     stage.healed(None)
 }
 
@@ -75,10 +74,9 @@ pub async fn throttle(stage: &mut Stage<'_>) -> Result {
 
 pub async fn worsen(stage: &mut Stage<'_>) {
     let number = any_link(stage);
-    let bytes_per_second = 200_000;
     let fault = match stage.random.below(3) {
-        0 => NetFault::Latency(Duration::from_millis(20 + stage.random.below(80))),
-        1 => NetFault::Throttle { bytes_per_second },
+        0 => NetFault::Latency(stage.random.millis(20..100)),
+        1 => NetFault::Throttle { bytes_per_second: 200_000 },
         _ => lose(Lost::Share(0.02), ""),
     };
     set(stage, number, fault).await;

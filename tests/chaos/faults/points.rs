@@ -23,7 +23,7 @@ const CLIENT: u16 = 30_000;
 const SALE: u8 = 0;
 
 pub async fn prepare(stage: &mut Stage<'_>) -> Result {
-    stage.cluster.direct().await?.execute(REFUSE_SOME_USERS).await?;
+    stage.cluster.postgres().await?.execute(REFUSE_SOME_USERS).await?;
     Ok(())
 }
 
@@ -36,24 +36,14 @@ pub async fn strike(stage: &mut Stage<'_>) -> Result {
 
 /// An instance ends at a point, and is started again.
 pub async fn exit(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
-    exit_at(stage, number, point).await?;
-    let lines = lines_of(&stage.cluster.instances[number]);
-    let points = lines.iter().filter_map(|line| line.split("point=\"").nth(1)?.split('"').next());
-    stage.reached.extend(points.map(str::to_owned));
-    restart(stage, number, "")?;
-    stage.healed(Some(u8::try_from(number)?))
-}
-
-async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
     restart(stage, number, &format!("{point}=exit"))?;
     let deadline = Instant::now() + REACHED_WITHIN;
     while stage.cluster.instances[number].is_running() && Instant::now() < deadline {
-        if let Some(way) = Way::to(point) {
-            provoke(stage, number, way).await?;
-        }
+        provoke(stage, number, point).await?;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let instance = &mut stage.cluster.instances[number];
+    stage.reached.extend(fired(instance));
     if !instance.is_running()
         && let Some(status) = instance.ended_by_itself.take()
     {
@@ -62,7 +52,8 @@ async fn exit_at(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
             _ => stage.note(format!("instance {number} ended ({status}) on its way to {point}")),
         }
     }
-    Ok(())
+    restart(stage, number, "")?;
+    stage.healed(Some(u8::try_from(number)?))
 }
 
 fn point_of(stage: &Stage<'_>, turn: usize) -> &'static str {
@@ -84,49 +75,28 @@ pub fn is_due(stage: &Stage<'_>) -> bool {
     stage.plan.length > COMPLETE_FROM && turns < HERE.len() + more
 }
 
-/// What makes a process come by a point where the load alone rarely or never leads it.
-#[derive(Debug, Clone, Copy)]
-enum Way {
-    Rebuild,
-    Late,
-    Refused,
-    CreateSale,
-    TakeStock,
-}
-
-impl Way {
-    fn to(point: &str) -> Option<Self> {
-        match point {
-            "writer.readmitting" | "writer.readmitted" => Some(Self::Late),
-            "writer.rejecting" | "writer.rejected" => Some(Self::Refused),
-            "sale.stored" => Some(Self::CreateSale),
-            "sale.changed" | "stock.claimed" | "stock.taken" => Some(Self::TakeStock),
-            _ if point.starts_with("rebuild.") => Some(Self::Rebuild),
-            _ => None,
-        }
-    }
-}
-
-async fn provoke(stage: &mut Stage<'_>, number: usize, way: Way) -> Result {
-    match way {
-        Way::Rebuild => {
-            // Any instance may be elected: perhaps the other one, and then there is a next time.
-            redis::kill(stage).await?;
-            stage.wait(600..900).await;
-        }
-        Way::Late => {
+/// Makes a process come by a point where the load alone rarely or never leads it.
+async fn provoke(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
+    match point {
+        "writer.readmitting" | "writer.readmitted" => {
             plant_late_order(stage).await?;
             stage.wait(250..350).await;
         }
-        Way::Refused => buy_refused(stage, number).await?,
+        "writer.rejecting" | "writer.rejected" => buy_refused(stage, number).await?,
         // No shopper knows it. It must be in Redis in the end, even if its creator died before.
-        Way::CreateSale => {
+        "sale.stored" => {
             let body = json!({"title": "on the way", "price_cents": 100, "stock": 10});
             admin(stage.world.addresses[number], "", Some(body)).await.ok();
         }
-        Way::TakeStock => {
+        "sale.changed" | "stock.claimed" | "stock.taken" => {
             Operator::new(&stage.world).ask_at(SALE, Kind::AddStock(-1), number).await;
         }
+        // Any instance may be elected: perhaps the other one, and then there is a next time.
+        _ if point.starts_with("rebuild.") => {
+            redis::kill(stage).await?;
+            stage.wait(600..900).await;
+        }
+        _ => return Ok(()),
     }
     stage.wait(10..30).await;
     Ok(())
@@ -137,7 +107,7 @@ async fn buy_refused(stage: &mut Stage<'_>, number: usize) -> Result {
     let buyer = Buyer::new(&stage.world, SALE);
     sqlx::query("INSERT INTO refused VALUES ($1)")
         .bind(user_id(stage.world.seed, buyer.user).uuid())
-        .execute(&mut stage.cluster.direct().await?)
+        .execute(&mut stage.cluster.postgres().await?)
         .await?;
     Client::new(&stage.world, CLIENT).ask(&buyer, Kind::Buy, NO_ORDER, number).await;
     Ok(())
@@ -184,14 +154,12 @@ pub fn restart(stage: &mut Stage<'_>, number: usize, points: &str) -> Result {
     stage.cluster.instances[number].start(&[("FAIL_POINTS", points)])
 }
 
-/// The lines that the program writes when a point fires are what proves that it did.
-fn lines_of(instance: &Instance) -> Vec<String> {
+/// The points of the lines that the program writes when one fires: what proves that it did.
+pub fn fired(instance: &Instance) -> Vec<String> {
     let log = fs::read_to_string(instance.log()).unwrap_or_default();
-    log.lines().filter(|line| line.contains("fail point")).map(str::to_owned).collect()
-}
-
-pub fn fired(instance: &Instance, point: &str) -> usize {
-    lines_of(instance).iter().filter(|line| line.contains(&format!("point=\"{point}\""))).count()
+    let lines = log.lines().filter(|line| line.contains("fail point"));
+    let points = lines.filter_map(|line| line.split("point=\"").nth(1)?.split('"').next());
+    points.map(str::to_owned).collect()
 }
 
 pub fn verify(stage: &mut Stage<'_>) {

@@ -48,14 +48,14 @@ pub const FAILURES: &str = "
 
 /// Plants a trigger. A sequence counts outside any transaction, so also those that fail.
 pub async fn plant(stage: &mut Stage<'_>, trigger: &'static str) -> Result {
-    let mut connection = stage.cluster.direct().await?;
+    let mut connection = stage.cluster.postgres().await?;
     connection.execute("CREATE SEQUENCE chaos_fired").await?;
     connection.execute(trigger).await?;
     Ok(())
 }
 
 pub async fn remove_trigger(stage: &mut Stage<'_>) -> Result {
-    let mut connection = stage.cluster.direct().await?;
+    let mut connection = stage.cluster.postgres().await?;
     let drop = "DROP TRIGGER IF EXISTS chaos ON sales; DROP TRIGGER IF EXISTS chaos ON orders;";
     connection.execute(drop).await?;
     let fired = sqlx::query_as("SELECT last_value, is_called FROM chaos_fired");

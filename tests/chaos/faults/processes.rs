@@ -59,11 +59,15 @@ pub async fn stop_one_for_long(stage: &mut Stage<'_>) -> Result {
     stage.wait(2_000..4_000).await;
     let point = WORST[usize::try_from(stage.strikes.count)? % WORST.len()];
     let number = stage.any_instance();
-    let before = points::fired(&stage.cluster.instances[number], point);
+    let fired = |stage: &Stage<'_>| {
+        let all = points::fired(&stage.cluster.instances[number]);
+        all.iter().filter(|fired| *fired == point).count()
+    };
+    let before = fired(stage);
     points::restart(stage, number, &format!("{point}=pause:8000"))?;
     let deadline = Instant::now() + THERE_WITHIN;
     let mut again = Instant::now();
-    while points::fired(&stage.cluster.instances[number], point) == before {
+    while fired(stage) == before {
         if Instant::now() > deadline {
             stage.miss(format!("no instance came to {point}"));
             return Ok(());
@@ -97,7 +101,7 @@ async fn left_waiting(stage: &Stage<'_>) -> Result<Vec<String>> {
         "SELECT extract(epoch FROM now() - max(created_at))::float8 FROM orders WHERE sale_id = $1",
     )
     .bind(first)
-    .fetch_one(&mut stage.cluster.direct().await?)
+    .fetch_one(&mut stage.cluster.postgres().await?)
     .await?;
     let newest = newest.unwrap_or(f64::INFINITY);
     if newest > WAITED_FOR.as_secs_f64() {
@@ -162,11 +166,10 @@ pub async fn stale(stage: &mut Stage<'_>) -> Result {
     stage.wait(100..400).await;
     let number = stage.any_instance();
     stage.cluster.instances[number].signal(Signal::SIGSTOP);
-    let rebuilt = async {
-        redis::restart_empty(stage).await?;
-        redis::until_approved(stage).await
+    let rebuilt = match redis::restart_empty(stage).await {
+        Ok(()) => redis::until_approved(stage).await,
+        failed => failed,
     };
-    let rebuilt = rebuilt.await;
     stage.cluster.instances[number].signal(Signal::SIGCONT);
     stage.healed(Some(u8::try_from(number)?))?;
     stage.wait(100..400).await;

@@ -5,10 +5,15 @@ use crate::cluster::start_redis;
 
 const SOON: Duration = Duration::from_secs(20);
 
-pub async fn kill(stage: &mut Stage<'_>) -> Result {
+async fn restart(
+    stage: &mut Stage<'_>,
+    while_down: impl FnOnce(&mut Stage<'_>) -> Result,
+) -> Result {
     stage.wait(200..900).await;
     take_down(stage);
-    bring_up(stage).await
+    while_down(stage)?;
+    stage.cluster.redis.come_back().await?;
+    stage.healed(None)
 }
 
 fn take_down(stage: &mut Stage<'_>) {
@@ -16,26 +21,22 @@ fn take_down(stage: &mut Stage<'_>) {
     stage.cluster.redis.kill();
 }
 
-async fn bring_up(stage: &mut Stage<'_>) -> Result {
-    stage.cluster.redis.come_back().await?;
-    stage.healed(None)
+pub async fn kill(stage: &mut Stage<'_>) -> Result {
+    restart(stage, |_| Ok(())).await
 }
 
 pub async fn restart_empty(stage: &mut Stage<'_>) -> Result {
-    stage.wait(200..900).await;
-    take_down(stage);
-    stage.cluster.redis.empty()?;
-    bring_up(stage).await
+    restart(stage, |stage| Ok(stage.cluster.redis.empty()?)).await
 }
 
 pub async fn restart_cut(stage: &mut Stage<'_>) -> Result {
-    stage.wait(200..900).await;
-    take_down(stage);
-    let (_, length) = stage.cluster.redis.last_increment()?;
-    let kept = stage.random.below(length + 1);
-    stage.cluster.redis.cut(kept)?;
-    stage.note(format!("cut to {kept} of {length} bytes"));
-    bring_up(stage).await
+    let cut = |stage: &mut Stage<'_>| {
+        let (_, length) = stage.cluster.redis.last_increment()?;
+        let kept = stage.random.below(length + 1);
+        stage.note(format!("cut to {kept} of {length} bytes"));
+        stage.cluster.redis.cut(kept)
+    };
+    restart(stage, cut).await
 }
 
 pub async fn flush(stage: &mut Stage<'_>) -> Result {
@@ -53,10 +54,8 @@ pub fn back_up(stage: &Stage<'_>) -> Result {
 }
 
 pub async fn restore_backup(stage: &mut Stage<'_>) -> Result {
-    stage.wait(400..1_500).await;
-    take_down(stage);
-    stage.cluster.redis.restore(&backup_of(stage))?;
-    bring_up(stage).await?;
+    stage.wait(200..600).await;
+    restart(stage, |stage| Ok(stage.cluster.redis.restore(&backup_of(stage))?)).await?;
     until_approved(stage).await?;
     stage.wait(100..500).await;
     back_up(stage)

@@ -7,7 +7,7 @@ pub const FILE: &str = "books.jsonl";
 const REFUND: &str = "\"entry\":\"refund\"";
 
 pub async fn read(cluster: &Cluster) -> Result<Money> {
-    let mut postgres = cluster.direct().await?;
+    let mut postgres = cluster.postgres().await?;
     let ledger = "SELECT order_id, amount_cents, state::text, charge_id FROM payments";
     let ledger: Vec<(i64, i64, String, Option<String>)> =
         sqlx::query_as(ledger).fetch_all(&mut postgres).await?;
@@ -48,10 +48,9 @@ async fn charges(provider: SocketAddr) -> Result<BTreeMap<String, Charge>> {
 
 /// Money that is on its way back, or was captured and is not noted; empty: nothing.
 pub fn under_way(money: &Money) -> String {
-    let state = |row: &LedgerRow, state: &str| row.state == state;
-    let refunding = money.ledger.iter().filter(|row| state(row, "refunding")).count();
-    let known: HashSet<&String> =
-        money.ledger.iter().filter_map(|row| row.charge.as_ref()).collect();
+    let ledger = || money.ledger.iter();
+    let refunding = ledger().filter(|row| row.state == "refunding").count();
+    let known: HashSet<&String> = ledger().filter_map(|row| row.charge.as_ref()).collect();
     let unnoted = money.charges.keys().filter(|id| !known.contains(id)).count();
     match (refunding, unnoted) {
         (0, 0) => String::new(),

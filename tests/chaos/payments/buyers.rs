@@ -64,14 +64,12 @@ impl Buyer {
         self.order = order.to_owned();
         let was_charged = match way {
             0..50 => self.pay().await,
-            50..70 => self.check_out(0).await,
-            70..76 => tokio::join!(self.pay(), self.check_out(0)).0,
+            50..70 => self.check_out(Duration::ZERO).await,
+            70..76 => tokio::join!(self.pay(), self.check_out(Duration::ZERO)).0,
             76..82 => tokio::join!(self.pay(), self.cancel()).0,
-            82..LATE => tokio::join!(self.check_out(0), self.cancel()).0,
+            82..LATE => tokio::join!(self.check_out(Duration::ZERO), self.cancel()).0,
             // Money that comes when the time to pay is just over, or nearly.
-            LATE..94 => {
-                self.check_out(self.dice("late").millis(1_200..2_000).as_millis() as u64).await
-            }
+            LATE..94 => self.check_out(self.dice("late").millis(1_200..2_000)).await,
             94..97 => {
                 self.cancel().await;
                 false
@@ -133,9 +131,8 @@ impl Buyer {
     async fn pay(&self) -> bool {
         let path = format!("orders/{}/pay", self.order);
         for _ in 0..3 {
-            let Some(reply) = self.until_clear("pay", &path, &["still_queued"]).await else {
-                break;
-            };
+            let reply = self.until_clear("pay", &path, &["still_queued"]).await;
+            let Some(reply) = reply else { break };
             if reply.status == 200 {
                 if reply.body["status"] != "paid" {
                     locked(&self.till.strange).push(format!("pay: {reply:?}"));
@@ -151,13 +148,13 @@ impl Buyer {
         false
     }
 
-    async fn check_out(&self, millis: u64) -> bool {
+    async fn check_out(&self, pause: Duration) -> bool {
         let path = format!("orders/{}/checkout", self.order);
         let page = self.until_clear("checkout", &path, &["still_queued"]).await;
         let Some(url) = page.and_then(|page| Some(page.body["url"].as_str()?.to_owned())) else {
             return false;
         };
-        tokio::time::sleep(Duration::from_millis(millis)).await;
+        tokio::time::sleep(pause).await;
         let decision = match self.dice("decision").below(100) {
             0..85 => "confirm",
             85..95 => "decline",

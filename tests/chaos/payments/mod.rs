@@ -7,11 +7,12 @@ mod buyers;
 use crate::cluster::Cluster;
 use crate::faults::{Fault, Stage, Strikes, network, points, postgres, processes};
 use crate::instance::{Instance, Role};
+use crate::planted::How;
 use crate::report::TrialReport;
-use crate::support::checkers::{self, Evidence, Violation, money::Money};
+use crate::support::checkers::{Evidence, money::Money};
 use crate::support::driver::{Habits, ORDINARY, World, admin};
 use crate::support::prelude::*;
-use crate::support::stores::{Error, Result, settle};
+use crate::support::stores::{Error, Result, Stores, settle};
 use crate::trial::{Plan, create_world};
 use buyers::Till;
 
@@ -40,12 +41,11 @@ pub async fn deploy() -> Result<Cluster> {
     let mut cluster = Cluster::start(&[Role::Server; SERVERS], settings).await?;
     let folder = cluster.folder.0.clone();
     let mut provider = Instance::new(PROVIDER as u8, Role::Provider, folder, keys.to_vec());
-    let flags = [
-        ("--listen-addr", provider.address.to_string()),
-        ("--webhook-url", format!("http://{}/api/v1/webhooks/payments", hooks.address())),
-        ("--data-file", books::FILE.to_owned()),
+    provider.flags = vec![
+        format!("--listen-addr={}", provider.address),
+        format!("--webhook-url=http://{}/api/v1/webhooks/payments", hooks.address()),
+        format!("--data-file={}", books::FILE),
     ];
-    provider.flags = flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
     api.set_target(Address::Tcp(provider.address));
     hooks.set_target(Address::Tcp(cluster.instances[0].address));
     provider.start(&[])?;
@@ -115,53 +115,49 @@ async fn misbehave(cluster: &Cluster, faults: Value) -> Result {
     is_told.await?.ok_or("the provider does not answer".into())
 }
 
-pub async fn conduct(
-    fault: Fault,
-    plan: Plan,
-    seed: u64,
-    cluster: &mut Cluster,
-) -> Result<(TrialReport, Vec<Violation>)> {
-    let world = Arc::new(create_world(cluster, seed, &SALES, plan.length).await?);
+pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<TrialReport> {
+    let world = Arc::new(create_world(cluster, plan.seed, &SALES, plan.length).await?);
     let till = Arc::new(Till::new(world.clone()));
-    misbehave(cluster, faults(&mut Random::of(seed, "provider", 0), false)).await?;
+    misbehave(cluster, faults(&mut Random::of(plan.seed, "provider", 0), false)).await?;
     let mut load: JoinSet<()> = JoinSet::new();
     for number in 0..plan.clients * BUYERS {
         load.spawn(buyers::run(till.clone(), number));
     }
-    let mut stage = Stage::new(cluster, world.clone(), plan);
-    stage.run(fault).await?;
-    let strikes = stage.finish().await?;
+    let mut strikes = Stage::new(cluster, world.clone(), plan).run(fault).await?;
     world.stop.store(true, Relaxed);
     load.join_all().await;
-    if plan.refunds_again {
+    if plan.planted == How::RefundsAgain {
         books::refund_again(cluster).await?;
     }
     misbehave(cluster, json!({})).await?;
-    let (evidence, notes) = conclude(fault, plan, cluster, &till, &strikes).await?;
-    let checked = evidence.money.ledger.iter().filter(|row| row.charge.is_some()).count();
-    let judging = tokio::task::spawn_blocking(move || (checkers::check(&evidence), evidence));
-    let (violations, evidence) = judging.await?;
-    let mut report = TrialReport::of(fault, &evidence, &violations, &strikes);
-    report.notes.push(format!("{checked} payments checked: {notes}"));
-    (report.operations, report.accepted) = (checked, till.paid.load(Relaxed));
-    (report.unknown, report.shed) = (till.unheard.load(Relaxed), till.refused.load(Relaxed));
-    report.seconds_to_rest = evidence.settled.after.map(|after| after.as_secs_f64());
+    let evidence = conclude(plan, cluster, &till, &strikes).await?;
+    let ledger = &evidence.money.ledger;
+    let checked = ledger.iter().filter(|row| row.charge.is_some()).count();
+    let count = |state: &str| ledger.iter().filter(|row| row.state == state).count();
+    let states = ["captured", "refunded", "failed", "intent"];
+    let states = states.map(|state| format!("{} {state}", count(state))).join(", ");
+    strikes.notes.push(format!("{checked} payments checked: {states}"));
     // The last that were declined may not be noted yet.
     let is_too_few = (checked as u64) < plan.least_accepted / 21 * 20;
-    report.void = is_too_few.then(|| format!("only {checked} payments")).or(strikes.missing);
-    report.judge(&violations);
-    Ok((report, violations))
+    let void = is_too_few.then(|| format!("only {checked} payments")).or(strikes.missing.take());
+    Ok(TrialReport {
+        operations: checked,
+        accepted: till.paid.load(Relaxed),
+        unknown: till.unheard.load(Relaxed),
+        shed: till.refused.load(Relaxed),
+        void,
+        ..TrialReport::of(fault, evidence, strikes).await?
+    })
 }
 
 async fn conclude(
-    fault: Fault,
     plan: Plan,
     cluster: &Cluster,
     till: &Till,
     strikes: &Strikes,
-) -> Result<(Evidence, String)> {
+) -> Result<Evidence> {
     let began = Instant::now();
-    let mut settled = settle(cluster, fault.terminal_within() * plan.patience * 2).await;
+    let mut settled = settle(cluster, plan.terminal_within * plan.patience * 2).await;
     let limit = MONEY_AT_REST_WITHIN * plan.patience;
     let mut money = Money::default();
     let at_rest = poll::<_, Error>(limit, 500, async || {
@@ -184,8 +180,5 @@ async fn conclude(
     for sale in &till.world.sales {
         audits.push(admin(cluster.serving()[0], &format!("/{}/audit", sale.id), None).await?.1);
     }
-    let states = ["captured", "refunded", "failed", "intent"];
-    let count = |state: &str| money.ledger.iter().filter(|row| row.state == state).count();
-    let notes = states.map(|state| format!("{} {state}", count(state))).join(", ");
-    Ok((Evidence { settled, late, money, audits, ..Evidence::default() }, notes))
+    Ok(Evidence { settled, late, money, audits, ..Evidence::default() })
 }

@@ -18,14 +18,14 @@ const ORDER: &str = "order_id sale_id sale_title status price_cents currency cre
 
 const STATES: [&str; 5] = ["scheduled", "open", "sold_out", "paused", "ended"];
 
+const SALES: &str = "/api/v1/admin/sales";
 const UNKNOWN: &str = "9223372036854775807";
 
 #[track_caller]
 fn assert_members(object: &Value, members: &str) {
     let found = object.as_object().map(|object| object.keys());
     let found: BTreeSet<&str> = found.into_iter().flatten().map(String::as_str).collect();
-    let expected: BTreeSet<&str> = members.split_whitespace().collect();
-    assert_eq!(found, expected, "{object:#}");
+    assert_eq!(found, members.split_whitespace().collect(), "{object:#}");
 }
 
 /// Of what kind each member is, here and in an order: tests of `http::sales` and `http::orders`.

@@ -2,8 +2,6 @@
 
 use super::*;
 
-const SALES: &str = "/api/v1/admin/sales";
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_admin_token_nothing_happens() {
     let (app, sale) = TestApp::selling(5, json!({})).await;

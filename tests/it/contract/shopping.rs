@@ -51,10 +51,9 @@ async fn sales_are_listed_open_ones_first_and_then_by_opening_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_is_accepted_written_and_paid() {
-    let app = TestApp::start().await;
     let mut terms = json!({"title": "Phone", "price_cents": 19_900, "currency": "EUR"});
     terms["payment_timeout_secs"] = json!(600);
-    let sale = app.sale(5, terms).await;
+    let (app, sale) = TestApp::selling(5, terms).await;
     let shopper = app.shopper();
     let asked = OffsetDateTime::now_utc();
     let bought = shopper.buy(&sale).await.must_be(202);

@@ -6,7 +6,8 @@ use axum::extract::{Path, Query, State};
 use axum::response::{AppendHeaders, IntoResponse, Json};
 use axum::routing::{get, post, put};
 use axum::{Router, http::HeaderMap};
-use judge::{adapter::Adapter, history::Meaning, verdict::Kind};
+use judge::history::{History, Meaning};
+use judge::{adapter::Adapter, report::Report, verdict::Kind};
 
 const VOUCHERS: &str = include_str!("../../../examples/adapters/vouchers.json");
 
@@ -19,7 +20,6 @@ struct Vouchers {
     sells_twice: bool,
     /// Refuses with a unit left.
     leaks: bool,
-    /// Stores the first order a second time.
     stores_twice: bool,
     /// Readings of the list, each of which has another order.
     readings: usize,
@@ -104,9 +104,8 @@ async fn left(State(shop): Shared) -> String {
 /// The verdict in words, or why there is none.
 async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
     let is_wrong = shop.repeats || shop.sells_twice || shop.leaks || shop.stores_twice;
-    // A virtual host.
-    let adapter =
-        adapter.replace("\"Content-Type\"", "\"Host\": \"vouchers.example\", \"Content-Type\"");
+    let host = r#""Host": "vouchers.example", "Content-Type""#;
+    let adapter = adapter.replace(r#""Content-Type""#, host);
     let routes = Router::new()
         .route("/api/vouchers/spring", put(open))
         .route("/api/login", post(login))
@@ -130,8 +129,7 @@ async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_other_shapes_is_judged_through_its_adapter() {
-    let right = judged(Vouchers::default(), VOUCHERS).await;
-    assert_eq!(right.as_deref(), Ok("held"));
+    assert_eq!(judged(Vouchers::default(), VOUCHERS).await.as_deref(), Ok("held"));
     let wrong = judged(Vouchers { sells_twice: true, ..Vouchers::default() }, VOUCHERS).await;
     assert_eq!(wrong.as_deref(), Ok("BROKEN (sold_twice, key_answered_differently)"));
     let leaks = judged(Vouchers { leaks: true, ..Vouchers::default() }, VOUCHERS).await;
@@ -153,6 +151,13 @@ async fn an_adapter_that_reads_wrongly_accuses_nobody() {
     let said = judged(Vouchers::default(), &no_buyer).await.expect("a report");
     assert!(said.starts_with("undecided (orders.user names nobody who asked: "), "{said}");
     assert!(said.ends_with(", stored under held)"), "{said}");
+}
+
+async fn judged_by(adapter: Adapter, manner: Manner) -> Result<(Report, History), judge::Error> {
+    let change = |config: &mut judge::Config| {
+        (config.adapter, config.settle) = (Some(adapter), Some(Duration::from_millis(300)));
+    };
+    BuggySale::start(manner).judged(change).await
 }
 
 /// A right server, whose answers and rows have more numbers than the id.
@@ -204,33 +209,21 @@ async fn an_adapter_that_does_not_fit_is_told_where() {
             for (at, to) in changes.as_object().expect("members") {
                 *adapter.pointer_mut(at).expect("a member") = to.clone();
             }
-            let adapter = adapter.to_string();
-            let adapter = Adapter::parse(&adapter).expect("an adapter");
-            let change = |config: &mut judge::Config| {
-                config.adapter = Some(adapter);
-                config.settle = Some(Duration::from_millis(300));
-            };
-            let judged = BuggySale::start(Manner::Right).judged(change).await;
-            let said = match judged {
+            let adapter = Adapter::parse(&adapter.to_string()).expect("an adapter");
+            let said = match judged_by(adapter, Manner::Right).await {
                 Ok((report, _)) => report.verdict_in_words(),
                 Err(error) => format!("undecided ({error})"),
             };
             assert!(said.starts_with("undecided (") && said.contains(why), "{changes}: {said}");
         })
     };
-    let judged = cases.map(judge);
-    join_all(judged).await;
+    join_all(cases.map(judge)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_of_two_is_tried_with_a_third_request() {
-    let change = |config: &mut judge::Config| {
-        let mut adapter = Adapter::contract().expect("an adapter");
-        adapter.per_user = 2;
-        config.adapter = Some(adapter);
-        config.settle = Some(Duration::from_millis(300));
-    };
-    let judged = BuggySale::start(Manner::SellsTwice).judged(change).await;
-    let (report, _) = judged.expect("a verdict");
+    let mut adapter = Adapter::contract().expect("an adapter");
+    adapter.per_user = 2;
+    let (report, _) = judged_by(adapter, Manner::SellsTwice).await.expect("a verdict");
     assert_eq!(kinds(&report), [Kind::SoldTwice], "{report:#?}");
 }

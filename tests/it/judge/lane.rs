@@ -102,17 +102,16 @@ async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
     let from = async |app: &TestApp, name: &str, value: &str| {
         app.ask("POST", JUDGEMENTS).header(name, value).json(storm(&server.url())).await
     };
-    for (name, value) in [
-        ("host", "evil.example"),
-        ("host", "localhost.evil.example:8080"),
-        ("host", "192.0.2.1"),
-        ("x-forwarded-for", "127.0.0.1"),
-        ("forwarded", "for=127.0.0.1"),
+    for (name, value, code) in [
+        ("host", "evil.example", "local_only"),
+        ("host", "localhost.evil.example:8080", "local_only"),
+        ("host", "192.0.2.1", "local_only"),
+        ("x-forwarded-for", "127.0.0.1", "local_only"),
+        ("forwarded", "for=127.0.0.1", "local_only"),
+        ("origin", "http://evil.example", "cross_origin"),
+        ("sec-fetch-site", "cross-site", "cross_origin"),
     ] {
-        from(&app, name, value).await.assert_problem_at(value, 403, "local_only");
-    }
-    for (name, value) in [("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")] {
-        from(&app, name, value).await.assert_problem_at(value, 403, "cross_origin");
+        from(&app, name, value).await.assert_problem_at(value, 403, code);
     }
     let behind = app.another(Options { trust_proxy: true, ..Options::with_lab() }).await;
     from(&behind, "accept", "*/*").await.assert_problem(403, "local_only");

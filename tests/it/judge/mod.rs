@@ -24,19 +24,14 @@ async fn is_caught<const N: usize>((manner, expected): (Manner, [Kind; N])) {
     assert_eq!(kinds(&report), expected, "{report:#?}");
     let wronged = sale.wronged();
     for finding in &report.findings {
-        let mut requests = finding.requests.iter();
+        let (mut requests, rows) = (finding.requests.iter(), &finding.rows);
         let is_proved = match finding.kind {
-            Oversold => {
-                requests.len() > 2 && requests.all(|request| request.means == Meaning::Sold)
-            }
+            Oversold => requests.len() > 2 && requests.all(|one| one.means == Meaning::Sold),
             Undersold => {
-                let mut last = requests.filter(|request| request.phase == Phase::LastCall);
-                last.any(|request| request.means != Meaning::Sold)
+                requests.any(|one| one.phase == Phase::LastCall && one.means != Meaning::Sold)
             }
-            FalseSoldOut => requests.len() > 1 && requests.all(|r| r.means == Meaning::SoldOut),
-            OrderIdTwice => {
-                finding.rows.len() > 1 && finding.rows.iter().all(|row| row.order_id == "o1")
-            }
+            FalseSoldOut => requests.len() > 1 && requests.all(|one| one.means == Meaning::SoldOut),
+            OrderIdTwice => rows.len() > 1 && rows.iter().all(|row| row.order_id == "o1"),
             WrongRemaining => finding.what == "1 remaining, but 50 − 50 stored = 0",
             _ => requests.len() > 0 && requests.all(|request| wronged.contains(&request.user)),
         };

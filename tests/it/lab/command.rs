@@ -45,8 +45,7 @@ async fn it_grades_a_strategy_of_ones_own() {
 
 #[tokio::test]
 async fn it_compares_a_strategy_with_and_without_its_lock() {
-    let home = Home::new();
-    let costs = done(&home, &format!("{SMALL} --with-and-without-lock")).await;
+    let costs = done(&Home::new(), &format!("{SMALL} --with-and-without-lock")).await;
     let rows = costs.lines().filter(|line| line.starts_with("lock-and-hincrby"));
     let rows: Vec<Vec<&str>> = rows.map(|line| line.split_whitespace().collect()).collect();
     let [without, waiting, turned_away] = &rows[..] else { panic!("three rows: {costs}") };

@@ -37,7 +37,6 @@ impl Labs {
     }
 }
 
-/// Contradictions between a strategy and this promise, a line each.
 async fn contradictions(labs: &Labs, strategy: &'static Strategy, promise: Promise) -> Vec<String> {
     let ran = Mutex::<Lines>::default();
     let run = async |case: Case| {

@@ -15,8 +15,7 @@ impl TestApp {
     }
 
     async fn arena(&self, body: Value) -> String {
-        let reply = self.post(ARENAS, body).await.must_be(201);
-        format!("{ARENAS}/{}", reply.text("arena_id"))
+        format!("{ARENAS}/{}", self.post(ARENAS, body).await.must_be(201).text("arena_id"))
     }
 
     async fn buy(&self, arena: &str, user: &str, node: usize) -> String {
@@ -271,7 +270,7 @@ async fn a_report_is_a_page_that_runs_nothing() {
 /// A name of a page that somebody has pointed at this machine (DNS rebinding).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_that_calls_this_machine_by_its_own_name_does_not_reach_the_lab() {
-    let app = TestApp::start_with(Options::with_lab()).await;
+    let app = with_lab().await;
     for (host, more, status) in [
         ("evil.example", "origin: http://evil.example\r\n", 403),
         ("localhost", "", 200),

@@ -61,7 +61,6 @@ fn purchase(strategy: &Strategy) -> Vec<String> {
     lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// How many lines the two have in common, in order.
 fn in_common(one: &[String], other: &[String]) -> usize {
     let mut row = vec![0; other.len() + 1];
     for line in one {

@@ -6,8 +6,7 @@ use lab::{Trial, arena::Arena, selling::Buyer, strategies, verdict::Verdict};
 use tokio_util::sync::CancellationToken;
 
 pub fn buyer(name: &str) -> Buyer {
-    let name = name.to_owned();
-    Buyer { name }
+    Buyer { name: name.to_owned() }
 }
 
 impl TestLab {

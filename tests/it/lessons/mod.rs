@@ -98,8 +98,7 @@ async fn a_key_that_was_written_anew_after_a_lease_has_a_new_owner() {
 /// Where a lesson's own servers would keep their files there is no room for any.
 #[tokio::test]
 async fn a_server_that_does_not_start_is_what_the_refusal_names() {
-    let prefix = "no-server:";
-    let lab = TestLab::with(prefix, |mut servers| {
+    let lab = TestLab::with("no-server:", |mut servers| {
         let file = servers.data_dir.as_ref().expect("a folder").join("a-file");
         std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
         std::fs::write(&file, "").expect("a file");

@@ -9,7 +9,6 @@ async fn theatre_on(bug: Bug, prefix: &'static str) -> TestTheatre {
     TestTheatre::on(prefix, Some(&redis)).await
 }
 
-/// The cure of this name does not hold.
 #[track_caller]
 fn assert_lost(timeline: &Timeline, cure: &str) {
     let mut acts = timeline.lesson.acts.iter().zip(&timeline.endings);

@@ -5,7 +5,6 @@ use lab::{lessons::LESSONS, lessons::code::SOURCES};
 use lab::{marks, strategy::Language, texts};
 use std::collections::BTreeSet;
 
-/// What came of a step.
 const OUTCOMES: [&str; 6] = ["in", "out", "freed", "late", "left", "none"];
 
 fn of_act(key: &str) -> (Option<&str>, &str) {

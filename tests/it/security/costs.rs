@@ -4,21 +4,17 @@ use crate::support::prelude::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ids_that_nobody_knows_take_few_connections_to_postgres() {
-    const CALLERS: i64 = 60;
+    const UNKNOWN: Range<i64> = 1_000_000..1_000_060;
     let (app, sale) = TestApp::selling(10, json!({})).await;
     app.shopper().must_buy(&sale).await;
     app.assert_sound(&sale).await;
     // Look-ups of sales now take for ever, so that one sees how many there are at once.
-    let mut locker = app.database.connect().await;
-    let lock = "BEGIN; LOCK TABLE sales IN ACCESS EXCLUSIVE MODE";
-    locker.execute(lock).await.expect("a lock");
-    let ask = |number| {
-        let (method, rest) = if number % 2 == 0 { ("GET", "") } else { ("POST", "/orders") };
-        app.shopper()
-            .ask(method, &format!("/api/v1/sales/{}{rest}", 1_000_000 + number))
-            .into_future()
+    let mut locker = app.begin("LOCK TABLE sales IN ACCESS EXCLUSIVE MODE").await;
+    let ask = |sale: i64| {
+        let (method, rest) = if sale % 2 == 0 { ("GET", "") } else { ("POST", "/orders") };
+        app.shopper().ask(method, &format!("/api/v1/sales/{sale}{rest}")).into_future()
     };
-    let asking = tokio::spawn(all_at_once((0..CALLERS).map(ask).collect::<Vec<_>>().into_iter()));
+    let asking = tokio::spawn(all_at_once(UNKNOWN.map(ask).collect::<Vec<_>>().into_iter()));
     // While none was given up: those leave their statements waiting a moment longer. Then -1.
     let waiting =
         "SELECT CASE WHEN max(now() - query_start) > interval '1 s' THEN -1 ELSE count(*) END

@@ -27,9 +27,7 @@ async fn be_hostile(program: &Program) -> String {
         ask("GET", unescaped).header("x-request-id", "\t[31mred"),
         ask("GET", &format!("/api/v1/sales/1%0a{sale}?state=%0aforged")),
         session().json(json!({"name": format!("x\n{FORGED}")})),
-        session()
-            .header("content-type", "application/json")
-            .body(format!("{{\"\\n{FORGED}\": 1}}")),
+        session().json(json!({(format!("\n{FORGED}")): 1})),
         ask("GET", "/api/v1/admin/sales/1/audit").bearer(&format!("{ADMIN_TOKEN}?")),
         ask("GET", "/healthz").header("user-agent", FORGED).cookie(token),
         ask("FORGED", "/"),

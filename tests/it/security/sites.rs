@@ -13,9 +13,8 @@ async fn exactly(app: &TestApp, path: &str) -> String {
 
 pub fn documented(sale: &str, order: &str) -> Vec<(Method, String)> {
     let document = serde_json::to_value(http::openapi()).expect("JSON");
-    let paths = document["paths"].as_object().expect("paths");
     let mut found = Vec::new();
-    for (path, operations) in paths {
+    for (path, operations) in document["paths"].as_object().expect("paths") {
         let id = if path.contains("/sales/") { sale } else { order };
         for method in operations.as_object().expect("operations").keys() {
             let method = method.to_ascii_uppercase().parse().expect("a method");

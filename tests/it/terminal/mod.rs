@@ -32,14 +32,22 @@ fn shown(name: &str, text: &str, filters: &[(&str, &str)]) {
     settings.bind(|| insta::assert_snapshot!(name, text));
 }
 
-async fn read(home: &Home, commands: &[&str]) -> String {
+async fn read(home: &Home, commands: impl IntoIterator<Item = String>) -> String {
     let mut text = String::new();
     for words in commands {
-        let ended = home.run(words).await;
+        let ended = home.run(&words).await;
         text += &format!("$ flash-sale {words}\n{}{}\n", ended.stderr, ended.stdout);
         assert!(ended.code.is_some(), "{ended:?}");
     }
     text
+}
+
+async fn shown_in_both_languages(name: &str, commands: &[&str]) {
+    let home = Home::new();
+    for (language, name) in [("en", name), ("zh", &format!("{name}.zh"))] {
+        let commands = commands.iter().map(|words| format!("{words} --lang {language}"));
+        shown(name, &read(&home, commands).await, &VARIES);
+    }
 }
 
 const COMMANDS: &str = "serve, worker, migrate, seed, tokens, audit, rebuild, lab, lab list, \
@@ -71,24 +79,14 @@ async fn help() {
 
 #[tokio::test]
 async fn lab() {
-    let home = Home::new();
     let two = "lab run --stock 1 --buyers 2 --concurrency 2 --strategy naive";
     let both = format!("{two} --strategy conditional-update");
-    for (language, name) in [("en", "lab"), ("zh", "lab.zh")] {
-        let in_it = |words: &str| format!("{words} --lang {language}");
-        let commands = [two, &both, "lab list naive"].map(in_it);
-        let text = read(&home, &commands.each_ref().map(String::as_str)).await;
-        shown(name, &text, &VARIES);
-    }
+    shown_in_both_languages("lab", &[two, &both, "lab list naive"]).await;
 }
 
 #[tokio::test]
 async fn lesson() {
-    let home = Home::new();
-    for (language, name) in [("en", "lesson"), ("zh", "lesson.zh")] {
-        let text = read(&home, &[&format!("lesson play b03 --lang {language}")]).await;
-        shown(name, &text, &VARIES);
-    }
+    shown_in_both_languages("lesson", &["lesson play b03"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,7 +97,7 @@ async fn judge() {
         let sale = BuggySale::start(manner);
         let storm = "--stock 2 --buyers 5 --duplicates 0 --settle 1";
         let words = format!("judge {} {storm}", sale.url());
-        text += &sale.beside(read(&home, &[&words])).await;
+        text += &sale.beside(read(&home, [words])).await;
     }
     shown("judge", &text, &VARIES);
 }

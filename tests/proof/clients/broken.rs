@@ -6,7 +6,7 @@ use super::*;
 async fn pipelined_requests_are_answered_in_order() {
     let (app, sale) = TestApp::selling(10, json!({})).await;
     let shopper = app.shopper();
-    let mut wire = Wire::to(&app).await;
+    let mut wire = Wire::to(&app.base).await;
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: shop\r\n\r\n");
     let (shown, missing) = (get(&format!("/api/v1/sales/{sale}")), get("/nothing"));
     let buy = purchase(&sale, &shopper, "");
@@ -50,7 +50,7 @@ async fn what_is_too_much_or_makes_no_sense_is_refused_and_changes_nothing() {
         (with("host: shop\r\n"), 400),
     ] {
         let what = format!("{request:.300}");
-        let mut wire = Wire::to(&app).await;
+        let mut wire = Wire::to(&app.base).await;
         let _ = wire.stream.write_all(request.as_bytes()).await;
         match wire.answer().await {
             Some(answer) => assert_eq!(answer.status, expected, "{what}: {answer:?}"),
@@ -69,9 +69,7 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
     for number in 0..300 {
         let mut bytes = whole.clone().into_bytes();
         match number % 3 {
-            0 => {
-                bytes = (0..random.index(2_000)).map(|_| random.next() as u8).collect();
-            }
+            0 => bytes = (0..random.index(2_000)).map(|_| random.next() as u8).collect(),
             1 => {
                 for _ in 0..=random.index(8) {
                     let at = random.index(bytes.len());
@@ -83,7 +81,7 @@ async fn garbage_is_refused_and_never_an_error_of_ours() {
                 bytes.drain(from.min(to)..from.max(to));
             }
         }
-        let mut wire = Wire::to(&app).await;
+        let mut wire = Wire::to(&app.base).await;
         let _ = wire.stream.write_all(&bytes).await;
         // No more is coming, so an unfinished request ends here.
         let _ = wire.stream.shutdown().await;

@@ -3,7 +3,7 @@
 use super::*;
 
 async fn connected(app: &TestApp) -> Wire {
-    let mut wire = Wire::to(app).await;
+    let mut wire = Wire::to(&app.base).await;
     wire.assert_served().await;
     wire
 }
@@ -27,7 +27,7 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     let (mut idle, mut followers) = (Vec::new(), Vec::new());
     for _ in 0..crowd {
         idle.push(connected(&app).await);
-        let mut wire = Wire::to(&app).await;
+        let mut wire = Wire::to(&app.base).await;
         wire.send(format!("GET /api/v1/sales/{sale}/events HTTP/1.1\r\nhost: shop\r\n\r\n")).await;
         followers.push(wire);
     }
@@ -49,11 +49,8 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_client_too_many_waits_for_a_free_place() {
     let app = with_limits(ConnectionLimits::new(5, false)).await;
-    let mut places = Vec::new();
-    for _ in 0..5 {
-        places.push(connected(&app).await);
-    }
-    let mut late = Wire::to(&app).await;
+    let mut places = join_all((0..5).map(|_| connected(&app))).await;
+    let mut late = Wire::to(&app.base).await;
     late.send(HEALTH).await;
     for wire in &mut places {
         wire.assert_served().await;
@@ -70,7 +67,7 @@ async fn one_address_cannot_have_all_connections() {
     let app = with_limits(ConnectionLimits::new(12, true)).await;
     let mut wires = Vec::new();
     for number in 0..4 {
-        let mut wire = Wire::to(&app).await;
+        let mut wire = Wire::to(&app.base).await;
         // One too many may already be closed.
         let _ = wire.stream.write_all(HEALTH.as_bytes()).await;
         assert_eq!(wire.answer().await.map(|answer| answer.status), (number < 3).then_some(200));
@@ -93,16 +90,12 @@ async fn connected_from(app: &TestApp, last: u8) -> Option<Wire> {
 async fn a_few_addresses_cannot_have_all_connections() {
     let app = with_limits(ConnectionLimits::new(64, true)).await;
     let mut held = Vec::new();
-    for address in 2..=5 {
-        for _ in 0..16 {
-            held.extend(connected_from(&app, address).await);
-        }
+    for address in (2..=5).flat_map(|address| [address; 16]) {
+        held.extend(connected_from(&app, address).await);
     }
     assert!(held.len() < 56, "{} of 64", held.len());
-    for address in 6..30 {
-        for _ in 0..4 {
-            held.extend(connected_from(&app, address).await);
-        }
+    for address in (6..30).flat_map(|address| [address; 4]) {
+        held.extend(connected_from(&app, address).await);
     }
     assert!(connected_from(&app, 40).await.is_some(), "nobody else gets in");
 }
@@ -120,7 +113,7 @@ async fn a_server_without_descriptors_pauses_and_goes_on() {
     let program = Program::serve_by(&home, command).await;
     let mut crowd = Vec::new();
     for _ in 0..DESCRIPTORS + 50 {
-        let mut wire = Wire::to_address(&program.base).await;
+        let mut wire = Wire::to(&program.base).await;
         wire.send(HEALTH).await;
         crowd.push(wire);
     }
@@ -128,6 +121,6 @@ async fn a_server_without_descriptors_pauses_and_goes_on() {
     assert_eq!(crowd[0].answer().await.expect("an answer").status, 200);
     crowd[0].assert_served().await;
     drop(crowd);
-    Wire::to_address(&program.base).await.assert_served().await;
+    Wire::to(&program.base).await.assert_served().await;
     program.terminate().await;
 }

@@ -21,11 +21,7 @@ struct Answer {
 }
 
 impl Wire {
-    async fn to(app: &TestApp) -> Self {
-        Self::to_address(&app.base).await
-    }
-
-    async fn to_address(base: &str) -> Self {
+    async fn to(base: &str) -> Self {
         let address = base.trim_start_matches("http://");
         Self { stream: TcpStream::connect(address).await.expect("connects"), unread: Vec::new() }
     }
@@ -36,28 +32,21 @@ impl Wire {
 
     /// The next answer; `None` if the connection ended instead.
     async fn answer(&mut self) -> Option<Answer> {
-        loop {
-            if let Some(answer) = self.take_answer() {
-                return Some(answer);
-            }
-            if self.read().await == 0 {
-                return None;
-            }
+        let mut answer = self.take_answer();
+        while answer.is_none() && self.read().await > 0 {
+            answer = self.take_answer();
         }
+        answer
     }
 
     fn take_answer(&mut self) -> Option<Answer> {
         let end = self.unread.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
         let head = String::from_utf8_lossy(&self.unread[..end]).to_ascii_lowercase();
-        let length = head.split("\r\ncontent-length: ").nth(1);
-        let length = length.and_then(|rest| rest.split("\r\n").next());
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let whole = end + length.map_or(0, |length| length.parse().expect("a length"));
-        if self.unread.len() < whole {
-            return None;
-        }
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.unwrap_or_else(|| panic!("no status line: {head}"));
-        let body = serde_json::from_slice(&self.unread[end..whole]).unwrap_or_default();
+        let body = serde_json::from_slice(self.unread.get(end..whole)?).unwrap_or_default();
         self.unread.drain(..whole);
         Some(Answer { status, body })
     }

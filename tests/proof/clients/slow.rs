@@ -12,7 +12,7 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
     let sale = app.sale(1_000, json!({})).await;
     let mut tricklers = Vec::new();
     for number in 0..200 {
-        let mut wire = Wire::to(&app).await;
+        let mut wire = Wire::to(&app.base).await;
         let request = if number < 150 {
             HEALTH.to_owned() // its head takes for ever
         } else {
@@ -36,7 +36,7 @@ async fn who_trickles_a_request_is_ended_and_holds_nobody_up() {
             wire.answer().await
         }));
     }
-    let mut silent = Wire::to(&app).await;
+    let mut silent = Wire::to(&app.base).await;
     let began = Instant::now();
     let mut bought = 0;
     while !tricklers.iter().all(|trickler| trickler.is_finished()) {

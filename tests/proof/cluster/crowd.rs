@@ -94,8 +94,7 @@ impl Crowd {
     pub async fn until_accepted_by(&self, at: usize, sale: usize, since: Micros, most: usize) {
         wait_for!(&format!("{most} orders of sale {sale} at instance {at}"), {
             self.rush(at, sale, most).await;
-            let accepted = self.accepted_by(at, sale, since..self.now());
-            (accepted.len() >= most).then_some(())
+            (self.accepted_by(at, sale, since..self.now()).len() >= most).then_some(())
         });
     }
 
@@ -155,8 +154,7 @@ impl Judged {
         use Answer::{Accepted, NeverSent, Unavailable, Unknown};
         let told = |wanted: Answer| self.evidence.history.count(|one| one.answer == wanted);
         let (accepted, shed) = (told(Accepted), told(Unavailable));
-        let ends =
-            OrderStatus::ALL.map(|status| format!("{} {status:?}", self.with(status).count()));
+        let ends = OrderStatus::ALL.map(|end| format!("{} {end:?}", self.with(end).count()));
         let (snapshots, rest) = (self.evidence.snapshots.len(), self.evidence.settled.after);
         println!(
             "{what}: {accepted} told 202, {shed} told 503; {}; {snapshots} snapshots, at rest \

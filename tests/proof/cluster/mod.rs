@@ -42,11 +42,7 @@ impl Deployment<RedisCluster> {
     }
 
     async fn sales(&self, of: impl IntoIterator<Item = (usize, i64)>) -> Vec<Sale> {
-        let mut sales = Vec::new();
-        for (node, stock) in of {
-            sales.push(self.sale_on(node, stock).await);
-        }
-        sales
+        join_all(of.into_iter().map(|(node, stock)| self.sale_on(node, stock))).await
     }
 }
 

@@ -35,7 +35,6 @@ cases! { split:
     both_sides_sell_the_last_units_and_nobody_gets_one_twice => false,
 }
 
-/// Cuts them off while people buy.
 async fn split(reaches_postgres: bool) {
     let (network, to_postgres, deployment) = divisible().await;
     let sales = deployment.sales([(0, LAST_UNITS), (0, 50_000), (1, 50_000)]).await;

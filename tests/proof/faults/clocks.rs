@@ -12,13 +12,11 @@ async fn turned(app: &TestApp, home: &Home, shift: &str) -> Program {
     assert!(clock::libfaketime().is_some(), "{}", clock::LIBRARY_MISSING);
     let clock = home.0.join(format!("clock{shift}"));
     fs::write(&clock, shift).expect("a file");
-    let servers = Servers::shared().await;
-    let mut command = home.command_on("serve", servers, &app.database, &app.prefix);
+    let mut command = home.command_on("serve", Servers::shared().await, &app.database, &app.prefix);
     command.envs(clock::settings(&clock));
     let program = Program::serve_by(home, command).await;
     // Otherwise nothing would be shown.
-    let answer = program.ask("GET", "/healthz").await;
-    let date = answer.header("date").replace("GMT", "+0000");
+    let date = program.ask("GET", "/healthz").await.header("date").replace("GMT", "+0000");
     let date = OffsetDateTime::parse(&date, &Rfc2822).expect("a date");
     assert!((date - OffsetDateTime::now_utc()).abs() > NEAR, "its clock goes right: {date}");
     program
@@ -91,7 +89,7 @@ async fn payments_expire_by_postgres(app: &TestApp, entrances: &[Entrance]) {
         let order = shopper.until(&id, "pending_payment").await;
         let left = time_of(&order["pay_by"]) - OffsetDateTime::now_utc();
         assert!(left.is_positive() && left <= NEAR, "{left} left to pay");
-        shopper.pay(&id).await.assert(StatusCode::OK);
+        shopper.pay(&id).await.assert(200);
     });
     join_all(each).await;
     assert_eq!(app.assert_sound(&sale).await.paid, entrances.len() as i64);
@@ -101,16 +99,16 @@ async fn tokens_live_as_long_as_they_say(app: &TestApp, entrances: &[Entrance]) 
     let now = OffsetDateTime::now_utc();
     for entrance in entrances {
         let mut shopper = entrance.shopper();
-        for (expires_in, status) in [(NEAR, StatusCode::OK), (-NEAR, StatusCode::UNAUTHORIZED)] {
+        for (expires_in, status) in [(NEAR, 200), (-NEAR, 401)] {
             shopper.token = app.mint_until(shopper.user, now + expires_in);
             shopper.get("/api/v1/session").await.assert(status);
         }
-        let opened = shopper.post("/api/v1/session").await.must_be(StatusCode::CREATED);
+        let opened = shopper.post("/api/v1/session").await.must_be(201);
         let life = time_of(&opened.body["expires_at"]) - now;
         assert!((life - time::Duration::WEEK).abs() < NEAR, "{life} to live");
         shopper.token = opened.text("token").to_owned();
         for elsewhere in entrances {
-            elsewhere.welcome(&shopper).get("/api/v1/session").await.assert(StatusCode::OK);
+            elsewhere.welcome(&shopper).get("/api/v1/session").await.assert(200);
         }
     }
 }

@@ -22,7 +22,7 @@ use flash_sale::{admission::ids, orders::insert::Expect};
 
 const ENOUGH: usize = 80;
 
-async fn own_pair() -> (Servers, [TestApp; 2]) {
+pub async fn own_pair() -> (Servers, [TestApp; 2]) {
     let (servers, first) = TestApp::on_own_servers().await;
     let second = first.another(Options::default()).await;
     (servers, [first, second])
@@ -88,6 +88,18 @@ fn fired(app: &TestApp, point: &str) -> u64 {
 
 fn keys_of(app: &TestApp, sale: &str) -> (Keys, SaleId) {
     (Keys::new(&app.prefix), sale.parse().expect("an id"))
+}
+
+/// Of the epoch that Postgres knows.
+struct LiveKeys {
+    state: String,
+    log: String,
+    buyers: String,
+}
+
+async fn live_keys(app: &TestApp, sale: &str) -> LiveKeys {
+    let ((keys, id), epoch) = (keys_of(app, sale), epoch(app, sale).await);
+    LiveKeys { state: keys.state(id), log: keys.log(id), buyers: keys.buyers(id, epoch) }
 }
 
 async fn state(app: &TestApp, sale: &str, field: &str) -> i64 {

@@ -123,9 +123,8 @@ impl SmallDisk {
         janitor.args(["-c", script, "janitor"]).arg(&path);
         janitor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let disk = Self { path, janitor: janitor.spawn().expect("sh runs") };
-        let size = format!("size={megabytes}m");
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&disk.path);
+        mount.args(["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"]).arg(&disk.path);
         let mounted = mount.output().map_err(|error| format!("mount: {error}"))?;
         let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
         mounted.status.success().then_some(disk).ok_or(said)

@@ -4,19 +4,6 @@ use super::*;
 use Corruption::{Command, Entry};
 use redis::Pipeline;
 
-struct Damaged {
-    state: String,
-    log: String,
-    buyers: String,
-}
-
-async fn damaged(app: &TestApp, sale: &str) -> Damaged {
-    let (keys, id) = keys_of(app, sale);
-    let buyers = keys.buyers(id, epoch(app, sale).await);
-    let (state, log) = (keys.state(id), keys.log(id));
-    Damaged { state, log, buyers }
-}
-
 #[derive(Debug, Clone, Copy)]
 enum Corruption {
     Command(&'static str),
@@ -42,7 +29,7 @@ const CORRUPTIONS: [Corruption; 14] = [
 ];
 
 impl Corruption {
-    fn of(self, keys: &Damaged) -> Pipeline {
+    fn of(self, keys: &LiveKeys) -> Pipeline {
         let mut pipeline = redis::pipe();
         match self {
             Command(words) => {
@@ -92,7 +79,7 @@ async fn a_corrupt_sale_heals_by_itself_and_its_neighbours_notice_nothing() {
     rush.until_accepted(20).await;
     let mut redis = app.redis().await;
     for (how, sale, _) in &broken {
-        how.of(&damaged(&app, sale).await).exec_async(&mut redis).await.expect("corrupted");
+        how.of(&live_keys(&app, sale).await).exec_async(&mut redis).await.expect("corrupted");
     }
     for (how, sale, winners) in &mut broken {
         winners.push(buy_when_healed(*how, app.shopper(), sale).await);
@@ -129,14 +116,14 @@ cases! { the_scrubber_has_it_rebuilt:
 }
 
 /// Damage that no purchase meets; this user's order is too old for the scrubber's first look.
-async fn the_scrubber_has_it_rebuilt(damage: fn(&mut Pipeline, &Damaged, UserId)) {
+async fn the_scrubber_has_it_rebuilt(damage: fn(&mut Pipeline, &LiveKeys, UserId)) {
     let app = TestApp::start().await;
     let (sale, winners) = sold(&app, 300, 150).await;
     app.assert_sound(&sale).await;
     let oldest = winners.iter().min_by_key(|(_, order)| order.parse::<i64>().expect("an id"));
     let buyer = &oldest.expect("somebody").0;
     let (mut redis, mut pipeline) = (app.redis().await, redis::pipe());
-    damage(&mut pipeline, &damaged(&app, &sale).await, buyer.user);
+    damage(&mut pipeline, &live_keys(&app, &sale).await, buyer.user);
     let damaging = async { pipeline.exec_async(&mut redis).await.expect("the damage is done") };
     rebuilt_by(&app, &sale, damaging).await;
     buyer.refused(&sale, "already_ordered").await;
@@ -148,7 +135,7 @@ async fn the_scrubber_has_it_rebuilt(damage: fn(&mut Pipeline, &Damaged, UserId)
 async fn units_of_a_log_that_was_trimmed_come_back() {
     let app = TestApp::start_with(Options::without_writer()).await;
     let (sale, _) = sold(&app, 40, 20).await;
-    let log = damaged(&app, &sale).await.log;
+    let log = live_keys(&app, &sale).await.log;
     app.in_redis::<()>(redis::cmd("XTRIM").arg(log).arg("MAXLEN").arg(0)).await;
     let _worker = app.another(Options::default()).await;
     until_rebuilt(&app, &sale, 1).await;
@@ -160,15 +147,12 @@ async fn a_state_of_an_older_epoch_that_is_put_back_is_rebuilt() {
     let app = TestApp::start().await;
     let (sale, winners) = sold(&app, 40, 20).await;
     app.assert_sound(&sale).await;
-    let state = damaged(&app, &sale).await.state;
+    let state = live_keys(&app, &sale).await.state;
     let copy = format!("{state}:copy");
     app.in_redis::<()>(redis::cmd("COPY").arg(&state).arg(&copy)).await;
     let rebuild = app.services.rebuild.by_hand(Some(sale.parse().expect("an id")));
     assert_eq!(rebuild.await.expect("rebuilt"), 1);
-    rebuilt_by(&app, &sale, async {
-        app.in_redis::<()>(redis::cmd("RENAME").arg(&copy).arg(&state)).await;
-    })
-    .await;
+    rebuilt_by(&app, &sale, app.in_redis(redis::cmd("RENAME").arg(&copy).arg(&state))).await;
     assert_all_pending(&app, &sale, &winners).await;
     sells_out(&app, &sale).await;
 }

@@ -26,7 +26,7 @@ async fn refused(client: &Client, url: &str) -> usize {
 }
 
 fn direct(deployment: &Deployment) -> String {
-    format!("http://{}/api/v1/session", deployment.address(0))
+    format!("http://{}/api/v1/session", deployment.addresses[0])
 }
 
 async fn nobody_can_claim_to_be_somebody_else(kind: Kind) {

@@ -5,8 +5,7 @@ mod deafness;
 mod rolling;
 mod streams;
 
-use crate::support::{app::while_dropping, events::Events, prelude::*};
-use crate::support::{launch::end_with_this_process, processes::pid_of};
+use crate::support::{app::while_dropping, events::Events, launch, prelude::*, processes::pid_of};
 use reqwest::Client;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,20 +43,17 @@ impl Kind {
 
 /// The file with these addresses instead of its own; a panic if it does not have what is replaced.
 fn nginx_conf(text: &str, port: u16, instances: &[SocketAddr]) -> String {
-    let (mut left, mut listens) = (instances.iter(), 0);
+    let mut left = instances.iter();
     let replace = |line: &str| match line.trim().split_once(":8080") {
         Some((server, rest)) if server.starts_with("server app-") => {
             left.next().map(|address| format!("server {address}{rest}"))
         }
-        _ if line.trim() == "listen 8080;" => {
-            listens += 1;
-            Some(format!("listen 127.0.0.1:{port};"))
-        }
         _ => Some(line.to_owned()),
     };
     let lines: Vec<String> = text.lines().filter_map(replace).collect();
-    assert!(left.len() == 0 && listens == 1, "nginx.conf has changed");
-    lines.join("\n")
+    let listen = "listen 8080;";
+    assert!(left.len() == 0 && text.matches(listen).count() == 1, "nginx.conf has changed");
+    lines.join("\n").replace(listen, &format!("listen 127.0.0.1:{port};"))
 }
 
 struct Proxy {
@@ -68,24 +64,19 @@ struct Proxy {
 
 impl Proxy {
     async fn start(kind: Kind, deployment: &Deployment) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Relaxed);
-        let folder = deployment.home.0.join(format!("proxy-{number}"));
+        let folder = launch::name_in(&deployment.home.0, "proxy-");
         fs::create_dir(&folder).expect("a folder");
         let port = free_port();
         let log = folder.join("stderr");
-        let instances: Vec<_> =
-            (0..deployment.ports.len()).map(|one| deployment.address(one)).collect();
-        let mut command = kind.command(&folder, port, &instances);
-        end_with_this_process(&mut command, Signal::SIGKILL);
+        let mut command = kind.command(&folder, port, &deployment.addresses);
+        launch::end_with_this_process(&mut command, Signal::SIGKILL);
         command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(fs::File::create(&log).expect("a file")).spawn();
         let child = child.expect("it runs (scripts/setup.sh proof installs it)");
         let proxy = Self { child, base: format!("http://127.0.0.1:{port}"), log };
-        let client = client();
         wait_for!("the proxy has an instance to ask", {
-            let asked = client.get(format!("{}/routable", proxy.base)).send().await;
-            asked.is_ok_and(|reply| reply.status() == 200).then_some(())
+            let asked = proxy.ask("GET", "/routable").send().await;
+            asked.is_ok_and(|reply| reply.status == 200).then_some(())
         });
         proxy
     }
@@ -111,23 +102,22 @@ pub struct Deployment {
     home: Home,
     database: Database,
     settings: Vec<(&'static str, String)>,
-    ports: Vec<u16>,
+    addresses: Vec<SocketAddr>,
     instances: Vec<Option<Program>>,
 }
 
 impl Deployment {
     pub async fn start(size: usize, more: &[(&'static str, &str)]) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let servers = Servers::shared().await;
         let database = servers.database().await;
-        let prefix = format!("front{}:", NUMBER.fetch_add(1, Relaxed));
+        let prefix = format!("{}:", database.name);
         let mut settings = settings_of(servers, &database, &prefix).to_vec();
         settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let mut deployment = Self {
             home: Home::new(),
             database,
             settings,
-            ports: (0..size).map(|_| free_port()).collect(),
+            addresses: (0..size).map(|_| (Ipv4Addr::LOCALHOST, free_port()).into()).collect(),
             instances: (0..size).map(|_| None).collect(),
         };
         for number in 0..size {
@@ -139,12 +129,8 @@ impl Deployment {
     async fn start_instance(&mut self, number: usize) {
         let mut command = self.home.command(&["serve"]);
         command.envs(self.settings.iter().cloned());
-        command.env("LISTEN_ADDR", self.address(number).to_string());
+        command.env("LISTEN_ADDR", self.addresses[number].to_string());
         self.instances[number] = Some(Program::serve_by(&self.home, command).await);
-    }
-
-    fn address(&self, number: usize) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[number]))
     }
 
     pub fn running(&self) -> &Program {

@@ -1,4 +1,5 @@
-//! Clients work amid faults: two holders exactly where theory allows them.
+//! Clients work amid faults: two holders exactly where theory allows them (more of these in the
+//! lessons B4, B10 and B11).
 
 mod history;
 mod workload;
@@ -11,8 +12,6 @@ use std::{cell::Cell, ops::Range};
 use workload::*;
 
 const ENDLESS: Duration = Duration::from_secs(300);
-
-// --- what the clients do, and what a history has to show
 
 /// Until another has come in is beyond any lease.
 fn only_client_0(does: Work, others: Range<u64>) -> impl Fn(usize, &mut Random) -> Work {
@@ -33,10 +32,9 @@ fn steady(name: &str) -> Workload {
 
 /// Client 0 oversleeps, and on a slow machine any may; what that does to others is the bug.
 fn without_sleepers(history: &[Holding], lease: Duration) -> Vec<Holding> {
-    let lease = nanos(lease * 9 / 10);
     let awake = |holding: &&Holding| match holding.sure {
         Some(sure) => holding.until <= sure,
-        None => holding.until - holding.from < lease,
+        None => holding.until - holding.from < nanos(lease * 9 / 10),
     };
     history.iter().filter(|holding| holding.client != 0).filter(awake).cloned().collect()
 }
@@ -45,8 +43,6 @@ fn without_sleepers(history: &[Holding], lease: Duration) -> Vec<Holding> {
 fn assert_sound(history: &[Holding]) {
     assert_eq!(check(history), Violations::default());
 }
-
-// --- connections and faults
 
 async fn proxied_redis(socket: impl Into<std::path::PathBuf>) -> (Proxy, Line) {
     let proxy = Proxy::start(Address::Unix(socket.into())).await;
@@ -103,8 +99,6 @@ async fn forgetting(workload: &Workload, nodes: &[RedisServer]) {
     }
 }
 
-// --- where theory allows two holders (and more of them in the lessons B4, B10 and B11)
-
 #[tokio::test]
 async fn checker_one_redis_that_forgets_makes_two_holders() {
     let nodes = nodes(1).await;
@@ -136,14 +130,11 @@ async fn checker_token_a_client_that_never_sleeps_is_never_one_of_two() {
     assert!(!two_holders(&without_sleepers(&workload.run(token).await, lease)));
 }
 
-// --- where theory allows one holder
-
 #[tokio::test]
 async fn checker_token_a_client_that_stops_when_told_is_alone() {
     let (line, lease) = leased_line().await;
-    let workload = told("told");
     let token = |_| TokenLock::new(line.another_connection(), lease).fenced();
-    assert_sound(&workload.run(token).await);
+    assert_sound(&told("told").run(token).await);
 }
 
 #[tokio::test]
@@ -186,8 +177,7 @@ async fn checker_reentrant_that_is_cut_off_is_told_and_alone() {
 async fn checker_multi_lock_that_loses_a_node_again_and_again() {
     let nodes = nodes(3).await;
     let all = lines("client", &nodes).await;
-    let workload =
-        steady("one-forgets").working(|_, random| Work::PastAFault(random.millis(20..60)));
+    let workload = steady("forgets").working(|_, random| Work::PastAFault(random.millis(20..60)));
     let multi = |_| MultiLock::new(apart(&all), ENDLESS);
     assert_sound(&workload.run_amid(forgetting(&workload, &nodes[..1]), multi).await);
 }
@@ -209,9 +199,8 @@ async fn checker_redlock_amid_cuts_to_a_minority() {
 async fn checker_table_amid_pauses_is_alone_and_numbered() {
     let lease = lease_on(&line("pace").await).await * 2;
     let pools = pools().await;
-    let workload = told("table");
     let table = |client: usize| TableLock::new(Sql::new(pools[client].clone()), lease);
-    assert_sound(&workload.run(table).await);
+    assert_sound(&told("table").run(table).await);
 }
 
 #[tokio::test]

@@ -35,11 +35,10 @@ fn every_claim_names_a_test_that_exists() {
             exists(file, test).expect(&said);
             for language in [Language::En, Language::Zh] {
                 let words = texts::of("locks", language).expect("a text");
-                for key in [claim.property, "use_when", "not_given"] {
-                    assert!(words.item(claim.lock, key).is_some(), "{key} of {said}");
-                }
-                for title in [claim.lock, claim.property] {
-                    assert!(words.item("Titles", title).is_some(), "{title}");
+                let keys = [claim.property, "use_when", "not_given"].map(|key| (claim.lock, key));
+                let titles = [claim.lock, claim.property].map(|title| ("Titles", title));
+                for (section, key) in keys.into_iter().chain(titles) {
+                    assert!(words.item(section, key).is_some(), "{section}, {key} of {said}");
                 }
             }
         }

@@ -115,9 +115,8 @@ async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets
 #[tokio::test]
 async fn a_silent_node_is_asked_again_before_a_majority_is_given_up() {
     let nodes = nodes(3).await;
-    let name = name("silent");
     let (all, interceptor) = watched("a", &nodes).await;
-    let guard = held(&Redlock::new(all, 3 * SHORT).renewed(), &name).await;
+    let guard = held(&Redlock::new(all, 3 * SHORT).renewed(), &name("silent")).await;
     forget(&nodes[0]).await;
     interceptor.fail("redis-2*token_renew", 2);
     let before = interceptor.answered("token_renew");

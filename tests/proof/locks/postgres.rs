@@ -5,7 +5,6 @@ use crate::support::locks::*;
 const SHORT: Duration = Duration::from_millis(500);
 const LOCKS: &str = "SELECT count(*) FROM pg_locks
                       WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
-const PID: &str = "SELECT pg_backend_pid()";
 
 async fn client(name: &str, connections: u32) -> Sql {
     let sql = Sql::new(pool(connections).await).of(name);
@@ -20,23 +19,10 @@ async fn watched(client_name: &str) -> (Sql, Arc<Interceptor>) {
 }
 
 macro_rules! value {
-    ($on:expr, $query:expr) => {
-        value!($on, $query, ())
-    };
     ($on:expr, $query:expr, $values:expr) => {{
         let row: Result<Option<(_,)>, _> = $on.row($query, $values).await;
         row.expect("postgres").expect("a row").0
     }};
-}
-
-async fn end_session(pid: i32) {
-    let admin = client("admin", 1).await;
-    let ended = admin.run("SELECT pg_terminate_backend($1)", (pid,));
-    ended.await.expect("postgres");
-}
-
-fn assert_session_gone(released: Result<Released, LockError>) {
-    assert!(matches!(released, Err(LockError::Postgres(_))), "{released:?}");
 }
 
 #[tokio::test]
@@ -80,18 +66,30 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
     }
 }
 
+/// While the transaction is lent out nothing but its statements watches the connection.
 #[tokio::test]
 async fn advisory_a_dead_connection_frees_the_lock_and_tells_the_holder() {
-    let name = name("advisory-cut");
-    let guard = held(&AdvisoryLock::new(client("a", 2).await), &name).await;
-    let mut lent = guard.transaction().await.expect("the transaction");
-    let pid: i32 = value!(lent, PID);
-    drop(lent);
-    let lost = guard.lost();
-    end_session(pid).await;
-    let _next = held_soon(&AdvisoryLock::new(client("b", 1).await), &name).await;
-    assert_eq!(soon("it is told", lost).await, Why::SessionGone);
-    assert_session_gone(guard.release().await);
+    let [lock, other] = [client("a", 2).await, client("b", 1).await].map(AdvisoryLock::new);
+    let admin = client("admin", 1).await;
+    for is_lent_out in [false, true] {
+        let (name, case) = (name("advisory-cut"), format!("lent out: {is_lent_out}"));
+        let guard = held(&lock, &name).await;
+        let mut lent = guard.transaction().await.expect("the transaction");
+        let pid: i32 = value!(lent, "SELECT pg_backend_pid()", ());
+        let mut lent = is_lent_out.then_some(lent);
+        let lost = guard.lost();
+        assert!(is_contended(&lock, &name).await && !lost.is_lost(), "{case}");
+        admin.run("SELECT pg_terminate_backend($1)", (pid,)).await.expect("postgres");
+        if let Some(lent) = &mut lent {
+            lent.run("SELECT 1", ()).await.expect_err("the session has ended");
+            assert_eq!(soon("it is told", guard.lost()).await, Why::SessionGone);
+        }
+        drop(lent);
+        freed(held_soon(&other, &name).await).await;
+        assert_eq!(soon(&case, lost).await, Why::SessionGone, "{case}");
+        let released = guard.release().await;
+        assert!(matches!(released, Err(LockError::Postgres(_))), "{case}: {released:?}");
+    }
 }
 
 #[tokio::test]
@@ -109,24 +107,6 @@ async fn an_acquire_that_is_given_up_leaves_nothing() {
     let b = client("b", 1).await;
     drop(held_soon(&TableLock::new(b.clone(), LEASE), &table).await);
     drop(held_soon(&AdvisoryLock::new(b), &advisory).await);
-}
-
-/// While the transaction is lent out nothing else watches the connection.
-#[tokio::test]
-async fn advisory_a_statement_that_finds_its_session_ended_tells_the_holder() {
-    let name = name("advisory-lent");
-    let lock = AdvisoryLock::new(client("a", 2).await);
-    let guard = held(&lock, &name).await;
-    let mut lent = guard.transaction().await.expect("the transaction");
-    let pid: i32 = value!(lent, PID);
-    assert!(is_contended(&lock, &name).await);
-    assert!(!guard.lost().is_lost());
-    end_session(pid).await;
-    lent.run("SELECT 1", ()).await.expect_err("the session has ended");
-    // Lent out still: it was the statement that told.
-    assert_eq!(soon("it is told", guard.lost()).await, Why::SessionGone);
-    drop(lent);
-    assert_session_gone(guard.release().await);
 }
 
 /// Postgres frees the locks of an aborted transaction at once, and answers its COMMIT by ROLLBACK.
@@ -162,7 +142,7 @@ async fn advisory_what_was_lent_comes_back_without_the_lock() {
         let name = name("advisory-returned");
         let guard = held(&lock, &name).await;
         let mut lent = guard.transaction().await.expect("the transaction");
-        let locks: i64 = value!(lent, LOCKS);
+        let locks: i64 = value!(lent, LOCKS, ());
         assert_eq!(locks, 1, "{ending}");
         if ending == "drop amid a statement" {
             let mut statement = Box::pin(lent.run("SELECT pg_sleep(0.3)", ()));
@@ -175,7 +155,7 @@ async fn advisory_what_was_lent_comes_back_without_the_lock() {
             "roll back" => assert_eq!(guard.roll_back().await.expect(ending), Released::Freed),
             _ => drop(guard),
         }
-        let locks: i64 = value!(sql, LOCKS);
+        let locks: i64 = value!(sql, LOCKS, ());
         assert_eq!(locks, 0, "{ending}");
         freed(held_soon(&other, &name).await).await;
     }
@@ -210,13 +190,11 @@ async fn table_replies_that_are_lost() {
 
 #[tokio::test]
 async fn table_held_when_its_validity_has_gone() {
-    for request_is_late in [false, true] {
+    // Its reply is late, or its request.
+    for hold in [Interceptor::hold_after, Interceptor::hold] {
         let name = name("table-validity");
         let (sql, interceptor) = watched("a").await;
-        let late = match request_is_late {
-            true => interceptor.hold("INSERT INTO lab.locks"),
-            false => interceptor.hold_after("INSERT INTO lab.locks"),
-        };
+        let late = hold(&interceptor, "INSERT INTO lab.locks");
         turned_away_later(late, TableLock::new(sql, SHORT), &name, SHORT).await;
         wait_for!(interceptor.answered("owner = NULL") > 0);
         assert!(!is_contended(&TableLock::new(client("b", 1).await, LEASE), &name).await);

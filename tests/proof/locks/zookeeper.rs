@@ -12,19 +12,18 @@ fn lock(server: &ZooKeeperServer) -> ZooKeeperLock {
     ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG))
 }
 
-fn watched(cluster: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
+/// It has been held, so that its queue is there.
+async fn watched(cluster: &str, name: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
     let interceptor = Interceptor::new();
-    (ZooKeeperLock::new(Zoo::new(cluster, LONG).watched_by(interceptor.clone())), interceptor)
+    let lock = ZooKeeperLock::new(Zoo::new(cluster, LONG).watched_by(interceptor.clone()));
+    freed(held(&lock, name).await).await;
+    (lock, interceptor)
 }
 
 async fn proxied(server: &ZooKeeperServer) -> (Proxy, String) {
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let cluster = proxy.address().to_string();
     (proxy, cluster)
-}
-
-async fn warm(lock: &ZooKeeperLock, name: &str) {
-    freed(held(lock, name).await).await;
 }
 
 #[tokio::test]
@@ -49,7 +48,7 @@ async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in(
 async fn zookeeper_a_short_break_costs_nothing() {
     let (server, name) = zookeeper!("zk-break");
     let (proxy, cluster) = proxied(server).await;
-    let (lock, interceptor) = watched(&cluster);
+    let (lock, interceptor) = watched(&cluster, &name).await;
     let guard = held(&lock, &name).await;
     proxy.cut();
     let accepted = proxy.counts().accepted;
@@ -69,8 +68,7 @@ async fn zookeeper_a_short_break_costs_nothing() {
 async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
     let (server, name) = zookeeper!("zk-under-way");
     let (proxy, cluster) = proxied(server).await;
-    let (lock, interceptor) = watched(&cluster);
-    warm(&lock, &name).await;
+    let (lock, interceptor) = watched(&cluster, &name).await;
     let swallow = async |request: Breakpoint| {
         request.reached().await;
         proxy.set(Fault::BlackHole).await;
@@ -93,8 +91,7 @@ async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
 #[tokio::test]
 async fn zookeeper_an_acquire_that_is_given_up_leaves_no_orphan() {
     let (server, name) = zookeeper!("zk-orphan");
-    let (a, interceptor) = watched(&server.cluster());
-    warm(&a, &name).await;
+    let (a, interceptor) = watched(&server.cluster(), &name).await;
     let answered = interceptor.hold_after("create");
     let asking = acquiring(a, &name, SOON);
     answered.reached().await;
@@ -114,11 +111,10 @@ async fn zookeeper_two_nodes_under_one_guid_are_one_place() {
     }
 }
 
-/// The node that a create which was given up as lost is to make, after so many requests.
-fn lost_create(interceptor: &Interceptor, before: usize) -> String {
-    let texts = interceptor.texts().split_off(before);
+/// The node that the last create, which was given up as lost, is to make.
+fn lost_create(interceptor: &Interceptor) -> String {
     let create = |text: &String| text.strip_prefix("create -e -s ").map(str::to_owned);
-    texts.iter().find_map(create).expect("a create")
+    interceptor.texts().iter().rev().find_map(create).expect("a create")
 }
 
 /// It arrives all the same; the path of its node.
@@ -136,16 +132,15 @@ async fn only_one_is_left(client: &Client, prefix: &str, case: &str) {
 async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: bool, ending: &str) {
     let case = format!("before: {arrives_before}, {ending}");
     let name = name("zk-two");
-    let (lock_of_a, interceptor) = watched(&server.cluster());
+    let (lock_of_a, interceptor) = watched(&server.cluster(), &name).await;
     let other = lock(server);
-    warm(&other, &name).await;
     let gives_up = ending == "give up";
     let first = if gives_up { Some(held(&other, &name).await) } else { None };
     interceptor.fail("create", 1); // to our client; in truth it is on its way
     let again = interceptor.hold("create");
     let asking = acquiring(lock_of_a, &name, if gives_up { SOON / 20 } else { SOON });
     again.reached().await;
-    let prefix = &lost_create(&interceptor, 0);
+    let prefix = &lost_create(&interceptor);
     let arrive = async || arrive(network, prefix).await;
     let earlier = if arrives_before { Some(arrive().await) } else { None };
     let listing = interceptor.hold("ls");
@@ -184,14 +179,13 @@ async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
     let interceptor = Interceptor::new();
     let zoo = Zoo::new(&server.cluster(), LONG).watched_by(interceptor.clone());
     let lock = ZooKeeperLock::new(zoo.clone());
-    warm(&lock, &name).await;
-    let before = interceptor.texts().len();
+    freed(held(&lock, &name).await).await;
     interceptor.fail("create", 1); // to our client; in truth it is on its way
     let looking = interceptor.hold("sync");
     interceptor.fail("ls", 1);
     let asking = acquiring(lock, &name, SOON);
     looking.reached().await;
-    let prefix = lost_create(&interceptor, before);
+    let prefix = lost_create(&interceptor);
     let theirs = arrive(&earlier, &prefix).await;
     zoo.close().await;
     looking.resume();
@@ -205,8 +199,7 @@ async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
 #[tokio::test]
 async fn zookeeper_syncs_before_it_looks_for_its_node() {
     let (server, name) = zookeeper!("zk-sync");
-    let (lock, interceptor) = watched(&server.cluster());
-    warm(&lock, &name).await;
+    let (lock, interceptor) = watched(&server.cluster(), &name).await;
     let before = interceptor.texts().len();
     interceptor.lose("create", 1);
     interceptor.lose("delete", 1);
@@ -235,8 +228,7 @@ async fn zookeeper_that_is_restarted_keeps_the_lock() {
     let (_, name) = zookeeper!("zk-restart");
     // A server of its own: a restart would disturb the sessions of other tests.
     let folder = crate::support::Servers::shared().await.folder("zookeeper-restarted");
-    let server = ZooKeeperServer::start(&folder, Default::default()).await;
-    let server = server.expect("zookeeper starts");
+    let server = ZooKeeperServer::start(&folder, Default::default()).await.expect("it starts");
     let guard = held(&lock(&server), &name).await;
     let pid = server.pid();
     server.kill();

@@ -8,9 +8,6 @@ async fn only_ones_own_admission_for_this_sale_buys() {
     let one = sale(&app, 10, SOON, json!({})).await;
     let other = sale(&app, 10, SOON, json!({})).await;
     let (ada, eve) = (app.shopper(), app.shopper());
-    for (shopper, sale) in [(&ada, &one), (&ada, &other), (&eve, &one)] {
-        join(shopper, sale).await;
-    }
     let (mine, elsewhere) = (admission(&ada, &one).await, admission(&ada, &other).await);
     let theirs = admission(&eve, &one).await;
     ada.refused(&one, "admission_required").await;
@@ -31,15 +28,10 @@ async fn a_hundred_uses(app: &TestApp, second: &TestApp) -> (String, Shopper, St
     let members = json!({"per_user_limit": 5, "opens_at": in_secs(SOON), "waiting_room": {}});
     let sale = app.sale(100, members).await;
     let ada = app.shopper();
-    join(&ada, &sale).await;
     let token = admission(&ada, &sale).await;
     let both = [ada.clone(), ada.at(second)];
-    let replies = all_at_once((0..100).map(|number| {
-        let shopper = both[number % 2].clone();
-        let (sale, token) = (sale.clone(), token.clone());
-        async move { buy(&shopper, &sale, &token).await }
-    }))
-    .await;
+    let uses = (0..100).map(|number| buy(&both[number % 2], &sale, &token));
+    let replies = join_all(uses).await;
     (sale, ada, token, replies)
 }
 
@@ -76,8 +68,7 @@ async fn one_order_comes_of_an_admission() {
 /// The test above would notice a purchase that does not use its turn up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_admission_that_can_be_reused_is_noticed() {
-    let (_servers, app) = TestApp::on_own_servers().await;
-    let second = app.another(Options::default()).await;
+    let (_servers, [app, second]) = own_pair().await;
     plant(&mut app.redis().await, FORGET_IDEMPOTENCY_KEYS).await;
     let (_, _, _, replies) = a_hundred_uses(&app, &second).await;
     assert_eq!(orders_of(&replies).len(), 5);
@@ -88,7 +79,6 @@ async fn a_turn_ends_and_who_joins_again_stands_behind_everybody() {
     let app = TestApp::start().await;
     let sale = sale(&app, 1, SOON, json!({"turn_secs": 1, "overbooking_percent": 0})).await;
     let (ada, bob) = (app.shopper(), app.shopper());
-    join(&ada, &sale).await;
     let token = admission(&ada, &sale).await;
     join(&bob, &sale).await;
     until(&ada, &sale, "missed").await;

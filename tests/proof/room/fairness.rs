@@ -8,21 +8,16 @@ const PEOPLE: usize = 300;
 /// The seed of a draw, and whether it gives each their place: `draw::tests` show that it is fair.
 async fn opening(app: &TestApp, other: &TestApp) -> (Vec<u8>, bool) {
     let sale = sale(app, 10, IN_AN_HOUR, json!({})).await;
-    let mut people: Vec<Shopper> = Vec::new();
-    for number in 0..PEOPLE {
-        let shopper = [app, other][number % 2].shopper();
-        join(&shopper, &sale).await.assert_has(json!({"state": "early", "position": null}));
-        people.push(shopper);
+    let people = Vec::from_iter((0..PEOPLE).map(|number| [app, other][number % 2].shopper()));
+    for shopper in &people {
+        join(shopper, &sale).await.assert_has(json!({"state": "early", "position": null}));
     }
     let room = key(app, &sale);
     let seed: Option<Vec<u8>> = app.in_redis(redis::cmd("HGET").arg(&[&room, "seed"])).await;
     assert_eq!(seed, None, "nobody can know it yet");
     draw_now(app, &sale).await;
-    let mut places = Vec::new();
-    for shopper in &people {
-        let place = until(shopper, &sale, "waiting").await;
-        places.push(place["position"].as_u64().expect("a position") - 1);
-    }
+    let places = join_all(people.iter().map(|shopper| until(shopper, &sale, "waiting"))).await;
+    let places = places.iter().map(|place| place["position"].as_u64().expect("a position") - 1);
     let seed: Vec<u8> = app.in_redis(redis::cmd("HGET").arg(&[&room, "seed"])).await;
     let draw = Draw::new(seed[..].try_into().expect("32 bytes"), PEOPLE as u64);
     let is_drawn = (0..PEOPLE as u64).map(|arrival| draw.place(arrival)).eq(places);
@@ -39,8 +34,7 @@ async fn arrival_within_the_draw_gives_no_advantage() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_draw_by_arrival_is_noticed() {
-    let (_servers, app) = TestApp::on_own_servers().await;
+    let (_servers, [app, other]) = own_pair().await;
     plant(&mut app.redis().await, DRAW_BY_ARRIVAL).await;
-    let other = app.another(Options::default()).await;
     assert!(!opening(&app, &other).await.1);
 }

@@ -6,6 +6,7 @@ mod faults;
 mod scripts;
 mod turns;
 
+use crate::faults::own_pair;
 use crate::support::{events::Events, plant::*, prelude::*};
 
 /// When a room's sale opens, in seconds from now.
@@ -27,9 +28,7 @@ async fn join(shopper: &Shopper, sale: &str) -> Reply {
 }
 
 async fn all_join(people: &[Shopper], sale: &str) {
-    for shopper in people {
-        join(shopper, sale).await;
-    }
+    join_all(people.iter().map(|shopper| join(shopper, sale))).await;
 }
 
 async fn look(shopper: &Shopper, sale: &str) -> Reply {
@@ -44,6 +43,7 @@ async fn until(shopper: &Shopper, sale: &str, state: &str) -> Value {
 }
 
 async fn admission(shopper: &Shopper, sale: &str) -> String {
+    join(shopper, sale).await;
     until(shopper, sale, "turn").await["admission_token"].as_str().expect("a token").to_owned()
 }
 

@@ -1,10 +1,7 @@
 //! The two functions of a room under random calls of many instances: what must hold after each.
 
 use crate::support::{plant::*, prelude::*};
-use flash_sale::access::waiting_room::functions as room;
-use flash_sale::access::waiting_room::functions::{
-    Advanced, Crowd, Generation, Joined, Joining, Steps, Terms,
-};
+use flash_sale::access::waiting_room::functions::{self as room, *};
 
 const PERCENT: i64 = 130;
 
@@ -67,10 +64,8 @@ impl Watched {
                 used.push((*second, now));
             }
         }
-        let mut seed = [0; 32];
-        seed.iter_mut().for_each(|byte| *byte = random.next() as u8);
         let steps = Steps {
-            seed,
+            seed: std::array::from_fn(|_| random.next() as u8),
             may_begin: random.chance(0.9),
             epoch: 1,
             revision: change,
@@ -96,8 +91,7 @@ impl Watched {
         assert_eq!(began, frontier, "every place is in one turn");
         let seconds = turns.iter().map(|turn| (turn.second, turn.frontier));
         assert!(seconds.is_sorted_by(|one, other| one.0 < other.0 && one.1 < other.1));
-        let unused = turns.iter().map(|turn| (turn.second, turn.began - turn.used));
-        self.unused = unused.collect();
+        self.unused = turns.iter().map(|turn| (turn.second, turn.began - turn.used)).collect();
         let open: u64 = self.unused.values().sum();
         let most = u64::try_from(remaining * PERCENT).expect("units").div_ceil(100);
         assert!(open <= most.max(open_before), "{open} turns for {remaining} units");

@@ -26,11 +26,7 @@ async fn everybody_who_waits_hears_that_nothing_is_left_and_goes_on_when_a_unit_
     let (app, other) = TestApp::pair().await;
     let sale = sale(&app, 2, SOON, json!({"overbooking_percent": 0, "turn_secs": 600})).await;
     let winners = [app.shopper(), other.shopper()];
-    let mut tokens = Vec::new();
-    for winner in &winners {
-        join(winner, &sale).await;
-        tokens.push(admission(winner, &sale).await);
-    }
+    let tokens = join_all(winners.iter().map(|winner| admission(winner, &sale))).await;
     let (mut waiting, mut following) = (Vec::new(), Vec::new());
     for number in 0..200 {
         let shopper = [&app, &other][number % 2].shopper();
@@ -48,8 +44,7 @@ async fn everybody_who_waits_hears_that_nothing_is_left_and_goes_on_when_a_unit_
     }
     let mut orders = Vec::new();
     for (winner, token) in winners.iter().zip(&tokens) {
-        let order = buy(winner, &sale, token).await.must_be(202);
-        orders.push(order.text("order_id").to_owned());
+        orders.push(buy(winner, &sale, token).await.must_be(202).text("order_id").to_owned());
     }
     for mut events in following {
         let told = events.until(|place| place["sale_state"] == "sold_out").await;
@@ -60,7 +55,8 @@ async fn everybody_who_waits_hears_that_nothing_is_left_and_goes_on_when_a_unit_
     winners[0].until(&orders[0], "pending_payment").await;
     winners[0].cancel(&orders[0]).await.assert(200);
     let next = &waiting[0];
-    buy(next, &sale, &admission(next, &sale).await).await.assert(202);
+    let turn = until(next, &sale, "turn").await;
+    buy(next, &sale, turn["admission_token"].as_str().expect("a token")).await.assert(202);
     app.assert_sound(&sale).await;
 }
 
@@ -93,9 +89,8 @@ async fn who_joins_has_a_place_whatever_is_known_of_the_room() {
     let points = "room.joining=pause:1500*always;room.advanced=pause:300*always";
     app.services.fail_points.set(points).expect("points");
     let sale = sale(&app, 5, 0, json!({})).await;
-    let people = app.shoppers(8).into_iter();
     let join = |shopper: Shopper| shopper.ask("POST", &path(&sale)).into_future();
-    for place in all_at_once(people.map(join)).await {
+    for place in all_at_once(app.shoppers(8).into_iter().map(join)).await {
         place.assert(200);
     }
 }

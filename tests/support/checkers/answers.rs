@@ -55,20 +55,20 @@ pub(super) fn nothing_reverts(case: &Case, found: &mut Found) {
                 None => !(case.evidence.redis_lost_data && known == OrderStatus::Queued),
             };
             if goes_back {
-                found.add(format!("{earlier} and later {later}"));
+                found.push(format!("{earlier} and later {later}"));
             }
         }
         // Whatever the times: an order has one end, and what was shown of it is in the database.
         for one in operations {
             let Some(status) = shown(one) else { continue };
             if status.is_terminal() && end != Some(status) {
-                found.add(format!("{one}, but its row is {end:?}"));
+                found.push(format!("{one}, but its row is {end:?}"));
             }
         }
     }
     for row in &case.evidence.rows {
         if row.has_payment != (row.status == OrderStatus::Paid) {
-            found.add(format!("its payment is not that of {row:?}"));
+            found.push(format!("its payment is not that of {row:?}"));
         }
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
         for one in &attempts {
             let differs = one.answer.is_accepted() && one.order != first.order;
             if differs && !gave_way(first.order) && !gave_way(one.order) {
-                found.add(format!("{first} and {one}"));
+                found.push(format!("{first} and {one}"));
             }
             let stands = attempts.iter().find(|earlier| {
                 earlier.answer.is_accepted() && earlier.is_before(one) && !gave_way(earlier.order)
@@ -101,7 +101,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
                 && !case.evidence.may_lose_accepted
             {
                 let end = case.rows.get(&earlier.order).map(|row| row.status);
-                found.add(format!("{earlier}, whose row is {end:?}, and later {one}"));
+                found.push(format!("{earlier}, whose row is {end:?}, and later {one}"));
             }
         }
     }
@@ -110,7 +110,7 @@ pub(super) fn same_key_same_order(case: &Case, found: &mut Found) {
 pub(super) fn orders_are_private(case: &Case, found: &mut Found) {
     for one in case.evidence.history.of_kind(Kind::Pry) {
         if matches!(one.answer, Answer::Order(_) | Answer::Conflict) {
-            found.add(format!("{one}: an order of somebody else"));
+            found.push(format!("{one}: an order of somebody else"));
         }
     }
 }
@@ -118,7 +118,7 @@ pub(super) fn orders_are_private(case: &Case, found: &mut Found) {
 pub(super) fn documented_answers(case: &Case, found: &mut Found) {
     for one in case.operations() {
         if let Answer::Undocumented(status) = one.answer {
-            found.add(format!("{one} (status {status})"));
+            found.push(format!("{one} (status {status})"));
         }
     }
 }

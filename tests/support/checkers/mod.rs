@@ -210,24 +210,10 @@ impl Case<'_> {
     }
 }
 
+type Found = Vec<String>;
+
 /// One broken promise often shows a thousand times; a few examples are enough.
-struct Found {
-    checker: Checker,
-    violations: Vec<Violation>,
-    more: usize,
-}
-
 const EXAMPLES: usize = 4;
-
-impl Found {
-    fn add(&mut self, evidence: String) {
-        if self.violations.len() < EXAMPLES {
-            self.violations.push(Violation { checker: self.checker, evidence });
-        } else {
-            self.more += 1;
-        }
-    }
-}
 
 pub fn check(evidence: &Evidence) -> Vec<Violation> {
     let History { seed, operations, .. } = &evidence.history;
@@ -240,13 +226,11 @@ pub fn check(evidence: &Evidence) -> Vec<Violation> {
     };
     let mut violations = Vec::new();
     for &checker in Checker::ALL {
-        let mut found = Found { checker, violations: Vec::new(), more: 0 };
+        let mut found = Found::new();
         checker.look(&case, &mut found);
-        violations.append(&mut found.violations);
-        if found.more > 0 {
-            let evidence = format!("and {} more like these", found.more);
-            violations.push(Violation { checker, evidence });
-        }
+        let more = found.split_off(found.len().min(EXAMPLES)).len();
+        found.extend((more > 0).then(|| format!("and {more} more like these")));
+        violations.extend(found.into_iter().map(|evidence| Violation { checker, evidence }));
     }
     violations
 }

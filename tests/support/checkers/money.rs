@@ -25,7 +25,6 @@ pub struct Told {
     pub may_be_refunded: bool,
     /// With its unit.
     pub refunded: bool,
-    /// The number of the buyer.
     pub user: u32,
     /// In the end: whether the shop shows the payment as captured.
     pub shows_captured: Option<bool>,
@@ -63,7 +62,7 @@ pub(super) fn has_an_order(case: &Case, found: &mut Found) {
     for (id, charge) in money.charges.iter().filter(|(_, charge)| charge.refunds.is_empty()) {
         let status = money.status(charge.order);
         if status != Some(OrderStatus::Paid) {
-            found.add(format!("{id} is kept, its order is {status:?}: {charge:?}"));
+            found.push(format!("{id} is kept, its order is {status:?}: {charge:?}"));
         }
     }
 }
@@ -78,7 +77,7 @@ pub(super) fn is_there(case: &Case, found: &mut Found) {
     for (order, (_, price)) in paid {
         let kept = kept.get(order).map_or(&[][..], |kept| kept);
         if kept != [*price] && !(kept.is_empty() && money.told(*order).may_be_refunded) {
-            found.add(format!("order {order} is paid: its price is {price}, kept are {kept:?}"));
+            found.push(format!("order {order} is paid: its price is {price}, kept are {kept:?}"));
         }
     }
 }
@@ -86,7 +85,7 @@ pub(super) fn is_there(case: &Case, found: &mut Found) {
 pub(super) fn goes_back_once(case: &Case, found: &mut Found) {
     for (id, charge) in &case.evidence.money.charges {
         if !charge.refunds.is_empty() && charge.refunds != [charge.cents] {
-            found.add(format!("{id} was not refunded whole and once: {charge:?}"));
+            found.push(format!("{id} was not refunded whole and once: {charge:?}"));
         }
     }
 }
@@ -106,7 +105,7 @@ pub(super) fn was_told(case: &Case, found: &mut Found) {
         let shows = told.shows_captured;
         let is_shown = shows.is_none_or(|shows| shows == kept.any(|one| one.order == *order));
         if !is_kept || !is_shown || told.paid && told.cancelled {
-            found.add(format!("order {order} is {status:?}: {told:?}"));
+            found.push(format!("order {order} is {status:?}: {told:?}"));
         }
     }
 }
@@ -118,7 +117,7 @@ pub(super) fn is_booked(case: &Case, found: &mut Found) {
         let is_money = ["captured", "refunding", "refunded"].contains(&&*row.state);
         let charge = row.charge.as_ref().filter(|id| money.charges.contains_key(*id));
         if is_money && charge.is_none() {
-            found.add(format!("the provider knows nothing of {row:?}"));
+            found.push(format!("the provider knows nothing of {row:?}"));
         }
         rows.extend(charge.map(|id| (id, row)));
     }
@@ -128,7 +127,7 @@ pub(super) fn is_booked(case: &Case, found: &mut Found) {
             (row.order, row.cents, &*row.state) == (charge.order, charge.cents, state)
         };
         if !rows.get(id).is_some_and(is_right) {
-            found.add(format!("{id} is {state}: {charge:?}, but here {:?}", rows.get(id)));
+            found.push(format!("{id} is {state}: {charge:?}, but here {:?}", rows.get(id)));
         }
     }
     for books in &money.books {
@@ -137,7 +136,7 @@ pub(super) fn is_booked(case: &Case, found: &mut Found) {
         let kept = kept.map(|(captured, refunded)| captured - refunded);
         let agrees = [kept, books["paid_cents"].as_i64()] == [Some(money.kept()); 2];
         if books["ok"] != true || books["quiescent"] != true || !agrees {
-            found.add(format!("{} cents were kept, and the books say {books}", money.kept()));
+            found.push(format!("{} cents were kept, and the books say {books}", money.kept()));
         }
     }
 }

@@ -5,60 +5,51 @@ use super::*;
 pub(super) fn accepted_is_one_row(case: &Case, found: &mut Found) {
     let mut lost = HashSet::new();
     for one in case.evidence.history.of_kind(Kind::Buy) {
-        let names_an_order = one.answer.is_accepted() || one.answer == Answer::AlreadyOrdered;
-        if !names_an_order {
+        if !one.answer.is_accepted() && one.answer != Answer::AlreadyOrdered {
             continue;
         }
         match case.rows.get(&one.order) {
             Some(row) if case.belongs_to(row, one) => {}
-            Some(row) => found.add(format!("{one} names an order of others: {row:?}")),
+            Some(row) => found.push(format!("{one} names an order of others: {row:?}")),
             None if case.may_be_gone(one) => {
                 lost.insert(one.order);
             }
-            None => found.add(format!("{one} has no row")),
+            None => found.push(format!("{one} has no row")),
         }
     }
     // Even the documented loss has a measure: what was on its way, not what had settled.
     let history = &case.evidence.history;
     let accepted = history.count(|one| one.answer == Answer::Accepted);
     if lost.len() * 5 > accepted {
-        let lost = lost.len();
-        found.add(format!("{lost} of {accepted} accepted orders have no row"));
+        found.push(format!("{} of {accepted} accepted orders have no row", lost.len()));
     }
 }
 
 pub(super) fn no_row_without_attempt(case: &Case, found: &mut Found) {
-    // Of a user and sale: orders named to them, and attempts that may be orders unknown to them.
-    #[derive(Default)]
-    struct Attempts {
-        named: HashSet<i64>,
-        open: usize,
-    }
-    let mut attempts: HashMap<(u32, u8), Attempts> = HashMap::new();
+    // Orders named to a user of a sale, and attempts that may be orders unknown to them.
+    let mut named: HashSet<(u32, u8, i64)> = HashSet::new();
+    let mut open: HashMap<(u32, u8), usize> = HashMap::new();
     for one in case.evidence.history.of_kind(Kind::Buy) {
-        let of_user = attempts.entry((one.user, one.sale)).or_default();
         if one.answer.is_accepted() {
-            of_user.named.insert(one.order);
+            named.insert((one.user, one.sale, one.order));
         } else if one.answer.leaves_open_whether() {
-            of_user.open += 1;
+            *open.entry((one.user, one.sale)).or_default() += 1;
         }
     }
-    let mut unnamed: HashMap<(u32, u8), Vec<&Row>> = HashMap::new();
+    let mut unnamed: HashMap<(u32, u8), Vec<i64>> = HashMap::new();
     for row in &case.evidence.rows {
-        let (Some(user), Some(sale)) = (case.user_of(row), case.sales.get(&row.sale)) else {
-            found.add(format!("somebody who never asked for anything has {row:?}"));
+        let Some((user, sale)) = case.user_of(row).zip(case.sales.get(&row.sale).copied()) else {
+            found.push(format!("somebody who never asked for anything has {row:?}"));
             continue;
         };
-        let named = attempts.get(&(user, *sale));
-        if !named.is_some_and(|of_user| of_user.named.contains(&row.id)) {
-            unnamed.entry((user, *sale)).or_default().push(row);
+        if !named.contains(&(user, sale, row.id)) {
+            unnamed.entry((user, sale)).or_default().push(row.id);
         }
     }
-    for ((user, sale), rows) in unnamed {
-        let open = attempts.get(&(user, sale)).map_or(0, |of_user| of_user.open);
-        if rows.len() > open {
-            let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
-            found.add(format!(
+    for ((user, sale), ids) in unnamed {
+        let open = open.get(&(user, sale)).copied().unwrap_or(0);
+        if ids.len() > open {
+            found.push(format!(
                 "user {user} has orders {ids:?} of sale {sale} that nobody named to them, \
                  but only {open} attempts without a clear answer"
             ));
@@ -77,7 +68,7 @@ pub(super) fn unique_ids(case: &Case, found: &mut Found) {
         if let Some(earlier) = first.insert(one.order, one)
             && (one.key == NO_KEY || purchase(one) != purchase(earlier))
         {
-            found.add(format!("{earlier} and {one}"));
+            found.push(format!("{earlier} and {one}"));
         }
     }
 }

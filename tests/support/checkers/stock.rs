@@ -6,13 +6,13 @@ pub(super) fn no_oversell(case: &Case, found: &mut Found) {
     for look in &case.evidence.snapshots {
         let (at, sale, live, stock) = (look.at as f64 / 1e6, look.sale, look.live, look.stock);
         if live > stock {
-            found.add(format!("at {at:.3} s sale {sale}: {live} live on a stock of {stock}"));
+            found.push(format!("at {at:.3} s sale {sale}: {live} live on a stock of {stock}"));
         }
     }
     for SaleFacts { id, name, stock, .. } in &case.evidence.sales {
         let live = case.live(*id).count() as i64;
         if live > *stock {
-            found.add(format!("in the end sale {id} ({name}): {live} live on a stock of {stock}"));
+            found.push(format!("in the end sale {id} ({name}): {live} live on a stock of {stock}"));
         }
     }
 }
@@ -21,8 +21,7 @@ pub(super) fn no_duplicate(case: &Case, found: &mut Found) {
     for look in &case.evidence.snapshots {
         let (at, sale, users) = (look.at as f64 / 1e6, look.sale, look.users_over_limit);
         if users > 0 {
-            found
-                .add(format!("at {at:.3} s {users} users of sale {sale} held more than it allows"));
+            found.push(format!("at {at:.3} s {users} users of sale {sale} held more than allowed"));
         }
     }
     let mut held: HashMap<(i64, UserId), Vec<i64>> = HashMap::new();
@@ -32,7 +31,7 @@ pub(super) fn no_duplicate(case: &Case, found: &mut Found) {
         let limit = case.sale_of(row).map_or(1, |sale| sale.per_user_limit);
         if orders.len() as i64 > limit {
             let Row { sale, user, .. } = row;
-            found.add(format!("user {user} holds {orders:?} of sale {sale}, limit {limit}"));
+            found.push(format!("user {user} holds {orders:?} of sale {sale}, limit {limit}"));
         }
     }
 }
@@ -44,21 +43,20 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
         let (least, most) = stock_by_the_operator(case, index, sale.first_stock);
         let (stock, taken) = (sale.stock, sale.taken);
         if !(least..=most).contains(&stock) {
-            found
-                .add(format!("{what}: stock {stock}, by the operator's changes {least} to {most}"));
+            found.push(format!("{what}: stock {stock}, operator's changes: {least} to {most}"));
         }
         let live: HashSet<_> = case.live(sale.id).map(|row| (row.user, row.id)).collect();
         if taken != live.len() as i64 {
-            found.add(format!("{what}: {taken} taken in postgres, {} orders live", live.len()));
+            found.push(format!("{what}: {taken} taken in postgres, {} orders live", live.len()));
         }
         let Some(redis) = case.evidence.redis.iter().find(|one| one.sale == sale.id) else {
-            found.add(format!("{what} is not in redis"));
+            found.push(format!("{what} is not in redis"));
             continue;
         };
         let held: HashSet<_> = redis.live.iter().copied().collect();
         let (in_redis, remaining, holds) = (redis.stock, redis.remaining, held.len());
         if in_redis != stock || remaining + holds as i64 != in_redis {
-            found.add(format!(
+            found.push(format!(
                 "{what}: stock {stock} in postgres, {in_redis} in redis, which has {remaining} \
                  remaining and {holds} held"
             ));
@@ -67,7 +65,7 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
         let extra: Vec<_> = held.difference(&live).collect();
         if !lost.is_empty() || !extra.is_empty() {
             let [lost, extra] = [lost, extra].map(|all| (all.len(), all.first().copied()));
-            found.add(format!(
+            found.push(format!(
                 "{what}: live orders, and one of them: only in postgres {lost:?}, only in redis \
                  {extra:?}"
             ));
@@ -75,7 +73,7 @@ pub(super) fn conservation(case: &Case, found: &mut Found) {
     }
     for audit in &case.evidence.audits {
         if audit["ok"] != true || audit["conserved"] != true {
-            found.add(format!("the audit says {audit}"));
+            found.push(format!("the audit says {audit}"));
         }
     }
 }
@@ -99,7 +97,7 @@ pub(super) fn no_undersell(case: &Case, found: &mut Found) {
     for sale in case.evidence.sales.iter().filter(|sale| sale.sold_off) {
         let paid = case.live(sale.id).filter(|row| row.status == OrderStatus::Paid).count() as i64;
         if paid < sale.stock {
-            found.add(format!(
+            found.push(format!(
                 "sale {} ({}) told buyers that it is sold out, but only {paid} of {} are paid",
                 sale.id, sale.name, sale.stock
             ));
@@ -108,22 +106,22 @@ pub(super) fn no_undersell(case: &Case, found: &mut Found) {
 }
 
 pub(super) fn terminal_in_time(case: &Case, found: &mut Found) {
-    case.evidence.late.iter().for_each(|what| found.add(what.clone()));
+    found.extend(case.evidence.late.iter().cloned());
     let settled = &case.evidence.settled;
     if settled.after.is_none() {
         let (limit, still) = (settled.limit, &settled.still);
-        found.add(format!("{limit:.0?} after healing there still was: {still}"));
+        found.push(format!("{limit:.0?} after healing there still was: {still}"));
     }
     let open = |row: &&Row| !row.status.is_terminal();
     let open: Vec<&Row> = case.evidence.rows.iter().filter(open).collect();
     if let Some(Row { id, .. }) = open.first() {
-        found.add(format!("{} orders are not terminal, such as {id}", open.len()));
+        found.push(format!("{} orders are not terminal, such as {id}", open.len()));
     }
     let waiting: i64 = case.evidence.redis.iter().map(|one| one.pending).sum();
     let entries: i64 = case.evidence.redis.iter().map(|one| one.log_entries).sum();
     let outbox = case.evidence.outbox;
     if waiting != 0 || entries != 0 || outbox != 0 {
-        found.add(format!(
+        found.push(format!(
             "{waiting} orders in {entries} log entries are not written, {outbox} units not returned"
         ));
     }

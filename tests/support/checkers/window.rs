@@ -15,17 +15,18 @@ pub(super) fn only_while_open(case: &Case, found: &mut Found) {
         }
         let Some(sale) = case.sale(one.sale) else { continue };
         if history.wall_clock(one.completed) < sale.opens_at - CLOCK_SLACK_MICROS {
-            found.add(format!("{one}, before the sale opened"));
+            found.push(format!("{one}, before the sale opened"));
         }
         if history.wall_clock(one.invoked) > sale.closes_at + CLOCK_SLACK_MICROS {
-            found.add(format!("{one}, after the sale closed"));
+            found.push(format!("{one}, after the sale closed"));
         }
         let inside = |pause: &&Pause| {
             pause.sale == one.sale && pause.from < one.invoked && one.completed < pause.until
         };
         if let Some(pause) = pauses.iter().find(inside) {
             let [from, until] = [pause.from, pause.until].map(|at| at as f64 / 1e6);
-            found.add(format!("{one}, while the sale was paused from {from:.3} s to {until:.3} s"));
+            found
+                .push(format!("{one}, while the sale was paused from {from:.3} s to {until:.3} s"));
         }
     }
     for row in &case.evidence.rows {
@@ -33,7 +34,7 @@ pub(super) fn only_while_open(case: &Case, found: &mut Found) {
         if !(sale.opens_at..sale.closes_at).contains(&row.created_at) {
             let opened = row.created_at - sale.opens_at;
             let closed = sale.closes_at - row.created_at;
-            found.add(format!(
+            found.push(format!(
                 "order {} of sale {} ({}) was admitted {opened} us after it opened and {closed} us \
                  before it closed",
                 row.id, sale.id, sale.name

@@ -33,8 +33,7 @@ impl Buyer {
     }
 
     pub fn operator(sale: u8) -> Self {
-        let (user, key, token) = (0, NO_KEY, ADMIN_TOKEN.to_owned());
-        Self { user, sale, key, token }
+        Self { user: 0, sale, key: NO_KEY, token: ADMIN_TOKEN.to_owned() }
     }
 }
 

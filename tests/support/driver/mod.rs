@@ -3,7 +3,6 @@
 pub mod client;
 pub mod shopper;
 
-use super::app::TOKEN_SECRET;
 use super::history::*;
 use crate::support::prelude::*;
 use std::sync::MutexGuard;
@@ -83,7 +82,7 @@ impl World {
             stop: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             operations: Mutex::default(),
-            tokens: TokenSigner::new(TOKEN_SECRET).expect("the secret is long enough"),
+            tokens: TokenSigner::new(SECRET.as_bytes()).expect("the secret is long enough"),
             next_number: AtomicU32::new(1),
         }
     }

@@ -152,14 +152,12 @@ pub async fn held_soon<L: Lock>(lock: &L, name: &str) -> L::Guard {
 }
 
 pub async fn is_contended<L: Lock>(lock: &L, name: &str) -> bool {
-    match lock.acquire(name, ONCE).await {
-        Ok(Acquired::Contended { .. }) => true,
-        Ok(Acquired::Held(guard)) => {
-            let _ = guard.release().await.expect("release");
-            false
-        }
-        Err(error) => panic!("{name}: {error:?}"),
+    let acquired = lock.acquire(name, ONCE).await.expect(name).held();
+    let is_contended = acquired.is_none();
+    if let Some(guard) = acquired {
+        let _ = guard.release().await.expect("release");
     }
+    is_contended
 }
 
 pub async fn released(guard: impl Guard) -> Released {

@@ -73,8 +73,6 @@ pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).expect("a short time")
 }
 
-// --- the checker itself, on histories with planted violations
-
 /// From a row: client, from, until, fencing number.
 fn holding(row: &str) -> Holding {
     let mut numbers = row.split_whitespace().map(|word| word.parse().expect("a number"));
@@ -110,10 +108,7 @@ fn the_checker_finds_what_is_planted_and_nothing_else() {
 
 #[test]
 fn the_checker_finds_a_signal_that_does_not_come() {
-    let with = |sure, end| {
-        let holding = holding("1 0 1000000000 1");
-        [Holding { sure, end, ..holding }]
-    };
+    let with = |sure, end| [Holding { sure, end, ..holding("1 0 1000000000 1") }];
     let sure = Some(1_000_000_000);
     let due = |due| End::Work { due };
     for (case, sure, end, not_told) in [
