@@ -53,7 +53,7 @@ impl Cluster {
         SAID.call_once(|| say(&version));
         pool.close().await;
         for role in roles {
-            cluster.add_instance(*role, settings.clone()).await?;
+            cluster.add_instance(role, settings.clone()).await?;
         }
         for instance in &mut cluster.instances {
             instance.start(&[])?;
@@ -103,7 +103,7 @@ impl Cluster {
     }
 
     pub fn serving(&self) -> Vec<SocketAddr> {
-        self.instances.iter().filter(|one| one.role.serves()).map(|one| one.address).collect()
+        self.instances.iter().filter(|one| one.serves()).map(|one| one.address).collect()
     }
 
     /// Lets instances and network work again. Servers of stores are the fault's own to bring back.
@@ -121,20 +121,17 @@ impl Cluster {
     async fn until_serving(&mut self) -> Result {
         let limit = Duration::from_secs(120);
         let (client, deadline) = (client(), Instant::now() + limit);
-        for instance in self.instances.iter_mut().filter(|one| one.role.serves()) {
+        for instance in self.instances.iter_mut().filter(|one| one.serves()) {
             let ready = poll(deadline - Instant::now(), 10, async || {
                 let asked = ask(&client, "GET", format!("http://{}/readyz", instance.address));
                 let answer = asked.within(Duration::from_secs(2)).send().await;
                 instance.start(&[])?;
                 Ok::<_, Error>(answer.is_ok_and(|answer| answer.status == 200).then_some(()))
             });
-            if ready.await?.is_none() {
+            ready.await?.ok_or_else(|| {
                 let (number, end) = (instance.number, tail(&instance.log(), 20));
-                let what = "is not ready after";
-                return Err(
-                    format!("instance {number} {what} {limit:?}; its log ends:\n{end}").into()
-                );
-            }
+                format!("instance {number} is not ready after {limit:?}; its log ends:\n{end}")
+            })?;
         }
         Ok(())
     }

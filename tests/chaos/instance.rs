@@ -3,38 +3,19 @@
 use crate::support::{launch, prelude::*, processes, stores::Result};
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    Server,
-    ServerWithoutWriter,
-    Worker,
-    /// The payment provider's sandbox.
-    Provider,
-}
-
-impl Role {
-    pub fn serves(self) -> bool {
-        matches!(self, Self::Server | Self::ServerWithoutWriter)
-    }
-
-    fn arguments(self) -> &'static [&'static str] {
-        match self {
-            Self::Server => &["serve"],
-            Self::ServerWithoutWriter => &["serve", "--no-writer"],
-            Self::Worker => &["worker"],
-            Self::Provider => &["sandbox-pay"],
-        }
-    }
-}
+/// What a process is told to be: its first arguments.
+pub type Role = &'static [&'static str];
+pub const SERVER: Role = &["serve"];
+pub const TAKER: Role = &["serve", "--no-writer"];
+pub const WORKER: Role = &["worker"];
 
 pub type Settings = Vec<(&'static str, String)>;
 
 pub struct Instance {
     pub number: u8,
-    pub role: Role,
     pub address: SocketAddr,
     settings: Settings,
-    pub flags: Vec<String>,
+    pub arguments: Vec<String>,
     folder: PathBuf,
     child: Option<Child>,
     pub started: Instant,
@@ -46,16 +27,19 @@ impl Instance {
     pub fn new(number: u8, role: Role, folder: PathBuf, settings: Settings) -> Self {
         Self {
             number,
-            role,
             address: (Ipv4Addr::LOCALHOST, free_port()).into(),
             settings,
-            flags: Vec::new(),
+            arguments: role.iter().copied().map(str::to_owned).collect(),
             folder,
             child: None,
             started: Instant::now(),
             log_before: 0,
             ended_by_itself: None,
         }
+    }
+
+    pub fn serves(&self) -> bool {
+        self.arguments[0] == "serve"
     }
 
     pub fn log(&self) -> PathBuf {
@@ -74,8 +58,7 @@ impl Instance {
         let mut command = launch::command(env!("CARGO_BIN_EXE_flash-sale"), &self.folder);
         launch::end_with_this_process(&mut command, Signal::SIGKILL);
         command
-            .args(self.role.arguments())
-            .args(&self.flags)
+            .args(&self.arguments)
             .env("NO_COLOR", "1") // the logs are searched
             .env("LISTEN_ADDR", self.address.to_string())
             .envs(self.settings.iter().cloned())

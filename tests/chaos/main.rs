@@ -87,18 +87,15 @@ impl Arguments {
     }
 
     fn faults(&self) -> Result<Vec<Fault>> {
-        match (self.planted, &self.only[..]) {
-            (true, _) => Ok(Vec::new()),
-            (false, []) if self.all => Ok(Fault::value_variants().to_vec()),
-            (false, []) => Ok(SHORT.to_vec()),
-            (false, names) => {
-                let names = names.iter().filter(|name| *name != MEASURES);
-                let fault = |name: &String| {
-                    let fault = Fault::from_str(name, false);
-                    fault.map_err(|_| format!("there is no fault {name}: see --help").into())
-                };
-                names.map(fault).collect()
-            }
+        let fault = |name: &String| {
+            let fault = Fault::from_str(name, false);
+            fault.map_err(|_| format!("there is no fault {name}: see --help").into())
+        };
+        match &self.only[..] {
+            _ if self.planted => Ok(Vec::new()),
+            [] if self.all => Ok(Fault::value_variants().to_vec()),
+            [] => Ok(SHORT.to_vec()),
+            names => names.iter().filter(|name| *name != MEASURES).map(fault).collect(),
         }
     }
 
@@ -172,7 +169,7 @@ async fn run(arguments: Arguments) -> Result<bool> {
     let mut passed = trials.iter().all(TrialReport::passed);
     if arguments.planted {
         say("planted bugs, which the checkers must notice:");
-        passed &= planted::run(seed, &arguments.only).await;
+        passed &= planted::run(seed, &arguments.only).await?;
     }
     if arguments.all || arguments.only.iter().any(|name| name == MEASURES) {
         passed &= measures::run(seed).await;

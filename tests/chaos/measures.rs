@@ -6,7 +6,7 @@ use crate::support::driver::{Habits, ORDINARY, World};
 use crate::support::history::{Answer, Kind, NO_ORDER};
 use crate::support::prelude::*;
 use crate::support::stores::{Error, Result, Stores, settle};
-use crate::{cluster::Cluster, instance::Role, trial::create_world};
+use crate::{cluster::Cluster, instance::SERVER, trial::create_world};
 use futures_util::FutureExt;
 
 const REPEATS: usize = 5;
@@ -51,7 +51,7 @@ async fn until_bought(world: &Arc<World>, since: Instant) -> Result<f64> {
 }
 
 async fn deploy(seed: u64, stock: i64) -> Result<(Cluster, Arc<World>)> {
-    let cluster = Cluster::start(&[Role::Server], Vec::new()).await?;
+    let cluster = Cluster::start(&[SERVER], Vec::new()).await?;
     let habits = [Habits { stock, ..ORDINARY }];
     let mut world = create_world(&cluster, seed, &habits, Duration::from_secs(3_600)).await?;
     world.timeout = Duration::from_secs(10);

@@ -47,7 +47,12 @@ const PLANTED: [Planted; 19] = [
 const AT_ONCE: usize = 6;
 
 /// Whether all was as it must be.
-pub async fn run(seed: u64, only: &[String]) -> bool {
+pub async fn run(seed: u64, only: &[String]) -> Result<bool> {
+    let names = PLANTED.map(|(bug, ..)| bug);
+    if let Some(unknown) = only.iter().find(|one| !names.contains(&one.as_str())) {
+        let names = names.join(", ");
+        return Err(format!("there is no planted bug {unknown:?}; there are: {names}").into());
+    }
     let is_chosen = |bug: &str| only.is_empty() || only.iter().any(|one| one == bug);
     let chosen = PLANTED.into_iter().filter(|(bug, ..)| is_chosen(bug));
     let trials = chosen.map(async |planted| {
@@ -58,7 +63,7 @@ pub async fn run(seed: u64, only: &[String]) -> bool {
     });
     let found: Vec<(bool, String)> = stream::iter(trials).buffered(AT_ONCE).collect().await;
     found.iter().for_each(|(_, line)| say(line));
-    found.iter().all(|(is_right, _)| *is_right)
+    Ok(found.iter().all(|(is_right, _)| *is_right))
 }
 
 async fn deploy((bug, _, how): Planted) -> Result<Cluster> {

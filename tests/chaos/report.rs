@@ -31,10 +31,9 @@ impl TrialReport {
             shed: history
                 .count(|one| matches!(one.answer, Answer::Unavailable | Answer::RateLimited)),
             strikes,
-            recoveries_ms: Vec::new(),
             to_rest: settled.after,
             violations,
-            void: None,
+            ..Self::default()
         })
     }
 
@@ -44,10 +43,10 @@ impl TrialReport {
 
     pub fn line(&self) -> String {
         let recovery = median(&self.recoveries_ms).map_or("-".into(), |ms| format!("{ms:.0} ms"));
-        let verdict = match self.violations.is_empty() {
-            _ if self.passed() => "Passed",
-            true => "Void",
-            false => "Violated",
+        let verdict = match (self.violations.as_slice(), &self.void) {
+            ([], None) => "Passed",
+            ([], Some(_)) => "Void",
+            _ => "Violated",
         };
         let at_rest = self.to_rest.map(|after| format!("{:.1} s", after.as_secs_f64()));
         format!(

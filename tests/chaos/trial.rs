@@ -3,7 +3,7 @@
 use crate::faults::{Fault, Stage, Strikes};
 use crate::report::TrialReport;
 use crate::support::checkers::Evidence;
-use crate::support::driver::shopper::{Operator, Shopper};
+use crate::support::driver::shopper::{Shopper, operate};
 use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
 use crate::support::history::{Answer, History, Kind, Micros, Operation};
 use crate::support::prelude::*;
@@ -75,7 +75,7 @@ pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<
     for number in 0..plan.clients {
         load.spawn(Shopper::new(&world, number, None).run(None));
     }
-    load.spawn(Operator::new(&world).run());
+    load.spawn(operate(world.clone()));
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
     let strikes = Stage::new(cluster, world.clone(), plan).run(fault).await?;
     let healed_at = Instant::now();
@@ -141,7 +141,7 @@ pub async fn create_world(
 async fn create_sale(at: SocketAddr, body: Value) -> Result<Value> {
     let mut answer = (0, Value::Null);
     poll::<_, Error>(Duration::from_secs(60), 1_000, async || {
-        answer = admin(at, "", Some(body.clone())).await?;
+        answer = admin(at, "sales", Some(body.clone())).await?;
         Ok((answer.0 != 503).then_some(()))
     })
     .await?;

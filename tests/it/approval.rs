@@ -39,10 +39,6 @@ async fn rebuilt(app: &TestApp, server: &RedisProcess, sale: SaleId) -> i64 {
     })
 }
 
-async fn promote(replica: &RedisProcess) {
-    let _: String = replica.command(&["REPLICAOF", "NO", "ONE"]).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_sells_only_what_was_activated_in_it() {
     let servers = Servers::own().await;
@@ -51,8 +47,7 @@ async fn a_process_sells_only_what_was_activated_in_it() {
     first.until_ready().await;
     second.until_ready().await;
     let launch = |database, server: &RedisProcess| {
-        let url = format!("redis://{}", server.address());
-        TestApp::launch(database, url, String::new(), Options::default())
+        TestApp::launch(database, server.url(), String::new(), Options::default())
     };
     let app = launch(servers.database().await, &first).await;
     let sale: SaleId = app.sale(1_000, json!({})).await.parse().expect("an id");
@@ -69,7 +64,7 @@ async fn a_process_sells_only_what_was_activated_in_it() {
 
     // A replica that has everything is another process all the same.
     follow(&second, &first).await;
-    promote(&second).await;
+    let _: String = second.command(&["REPLICAOF", "NO", "ONE"]).await;
     assert_eq!(ask(&second, sale, 1).await, Err(Fenced::NotApproved));
 
     // Others go on there. The old primary knows the old epoch, which nobody names any more.
@@ -81,14 +76,13 @@ async fn a_process_sells_only_what_was_activated_in_it() {
 
     // It follows the new one and is promoted in turn: what it once was approved for is void.
     follow(&first, &second).await;
-    promote(&first).await;
+    let _: String = first.command(&["REPLICAOF", "NO", "ONE"]).await;
     assert_eq!(ask(&first, sale, epoch).await, Err(Fenced::NotApproved));
     assert_eq!(ask(&second, sale, epoch).await, SOLD);
 
     // Killed and started on its own files, which are complete.
     second.kill();
-    second.start_again();
-    second.until_ready().await;
+    second.come_back().await.expect("it answers");
     let after = wait_for!("it has loaded its files", {
         let mut connection = second.connection().await.ok()?;
         let call = functions::snapshot(&Keys::new(""), sale);

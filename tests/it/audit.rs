@@ -188,8 +188,7 @@ async fn a_lost_buyer_and_a_wrong_stock_are_named_and_another_sale_is_sound() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_log_entry_is_named() {
     for counted in [true, false] {
-        let app = TestApp::start_with(Options::without_writer()).await;
-        let sale = app.sale(10, json!({})).await;
+        let (app, sale) = TestApp::selling_with(Options::without_writer(), 10, json!({})).await;
         let mut orders = Vec::new();
         for _ in 0..3 {
             orders.extend(crowd(&app, &sale, 1).await);

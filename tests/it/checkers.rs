@@ -147,6 +147,11 @@ fn has(run: &mut Evidence, id: i64, user: u32, status: OrderStatus) {
     run.rows.push(row(id, user, status));
 }
 
+fn bought(run: &mut Evidence, buy: Operation, end: OrderStatus) {
+    has(run, buy.order, buy.user, end);
+    did(run, buy);
+}
+
 /// Twenty more purchases are accepted; so many of them have no row.
 fn lose(run: &mut Evidence, lost: i64) {
     for order in 0..20 {
@@ -185,19 +190,17 @@ fn pry(answer: Answer) -> Operation {
 }
 
 fn accepted_between(run: &mut Evidence, invoked: u64, completed: u64) {
-    has(run, 104, 5, Expired);
-    did(run, Operation { invoked, completed, ..buy(42, 5, Accepted, 104) });
+    bought(run, Operation { invoked, completed, ..buy(42, 5, Accepted, 104) }, Expired);
 }
 
 fn give_way(run: &mut Evidence, end: OrderStatus) {
-    has(run, 105, 1, end);
-    did_after_loss(run, keyed(5, buy(70, 1, Accepted, 105)));
+    run.redis_lost_data = true;
+    bought(run, keyed(5, buy(70, 1, Accepted, 105)), end);
 }
 
 /// Its unit went to somebody else, and the retry is told so.
 fn refuse_again(run: &mut Evidence, end: OrderStatus) {
-    has(run, 105, 5, end);
-    did(run, keyed(6, buy(60, 5, Accepted, 105)));
+    bought(run, keyed(6, buy(60, 5, Accepted, 105)), end);
     did_after_loss(run, keyed(6, buy(70, 5, SoldOut, NO_ORDER)));
 }
 
@@ -254,17 +257,13 @@ const BREAKS: &[(Checker, Change)] = &[
     // Out of sight is excused only while Redis had lost the order and it was no row.
     (NothingReverts, |run| did(run, read(15, OrderNotFound))),
     (NothingReverts, |run| did_after_loss(run, read(90, OrderNotFound))),
-    (SameKeySameOrder, |run| {
-        has(run, 105, 1, Expired);
-        did(run, keyed(5, buy(70, 1, Accepted, 105)));
-    }),
+    (SameKeySameOrder, |run| bought(run, keyed(5, buy(70, 1, Accepted, 105)), Expired)),
     (SameKeySameOrder, |run| did(run, keyed(5, buy(70, 1, AlreadyOrdered, 101)))),
     (SameKeySameOrder, |run| give_way(run, Expired)),
     (SameKeySameOrder, |run| refuse_again(run, Expired)),
     (SameKeySameOrder, |run| {
         refuse_again(run, Rejected);
-        has(run, 106, 5, Expired);
-        did(run, keyed(6, buy(65, 5, Accepted, 106)));
+        bought(run, keyed(6, buy(65, 5, Accepted, 106)), Expired);
     }),
     (SameKeySameOrder, |run| {
         refuse_again(run, Rejected);
@@ -301,10 +300,7 @@ const BREAKS: &[(Checker, Change)] = &[
 
 const SOUND: &[Change] = &[
     |_| {},
-    |run| {
-        has(run, 104, 5, Rejected);
-        did(run, buy(70, 5, Accepted, 104));
-    },
+    |run| bought(run, buy(70, 5, Accepted, 104), Rejected),
     |run| {
         run.may_lose_accepted = true;
         lose(run, 2);

@@ -1,7 +1,6 @@
 //! The program as a process: commands, exit codes, children, and what is left after `kill -9`.
 
 use crate::support::{prelude::*, proxy::Lost};
-use std::os::unix::fs::PermissionsExt;
 
 async fn sales(program: &Program) -> Vec<Value> {
     let reply = program.ask("GET", "/api/v1/sales").await.must_be(200);
@@ -42,7 +41,7 @@ pub async fn assert_sound(home: &Home, sale: &str) -> Value {
 #[tokio::test]
 async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     let home = Home::new();
-    let program = Program::serve(&home, &[], &[]).await;
+    let program = Program::serve(&home, "").await;
     for path in ["/readyz", "/openapi.json"] {
         program.ask("GET", path).await.assert(200);
     }
@@ -51,17 +50,13 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     assert_eq!(stocks, HashSet::from([10, 100, 500, 100_000]));
     let states: Vec<_> = found.iter().filter_map(|sale| sale["state"].as_str()).collect();
     assert_eq!(states, ["open", "open", "open", "scheduled"]);
-    for secret in ["token_secret", "admin_token"] {
-        let mode = fs::metadata(home.data().join(secret)).expect("the secret").permissions().mode();
-        assert_eq!(mode & 0o077, 0, "others can read {secret}");
-    }
     let admin_token = fs::read_to_string(home.data().join("admin_token")).expect("the admin token");
     assert!(program.stderr().contains(&admin_token));
     let sale = sale_for_loads(&program).await;
     let mut bought = all_order(entrance(&home, &program).shoppers(100), &sale).await;
     program.terminate().await;
     home.until_nothing_runs().await;
-    let mut program = Program::serve(&home, &[], &[]).await;
+    let mut program = Program::serve(&home, "").await;
     assert!(!program.stderr().contains(&admin_token), "and not again");
     let here = entrance(&home, &program);
     assert_kept(&here, &mut bought).await;
@@ -78,7 +73,7 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     rush.until(1, |told| told.unanswered.len()).await;
     let Told { winners, unanswered, .. } = rush.end().await;
     home.until_nothing_runs().await;
-    let program = Program::serve(&home, &[], &[]).await;
+    let program = Program::serve(&home, "").await;
     let here = entrance(&home, &program);
     bought.extend(winners);
     assert_kept(&here, &mut bought).await;
@@ -112,7 +107,7 @@ async fn commands_work_without_a_server_and_beside_one() {
     assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.")));
     assert!(document["paths"]["/api/v1/sales/{id}/orders"]["post"].is_object());
     assert!(!home.data().exists(), "something was written");
-    let file = home.0.join("tokens.json");
+    let file = home.path.join("tokens.json");
     let minted = home.run(&format!("tokens --users 1000 --out {}", file.display())).await;
     assert_eq!(minted.assert_done().stdout, "");
     let entries = fs::read(&file).expect("the tokens");
@@ -129,7 +124,7 @@ async fn commands_work_without_a_server_and_beside_one() {
     let (code, audits) = audit(&home, "").await;
     assert_eq!((code, audits.len()), (Some(0), 4));
     home.until_nothing_runs().await;
-    let program = Program::serve(&home, &[], &[]).await;
+    let program = Program::serve(&home, "").await;
     for entry in [&entries[0], &entries[999]] {
         let token = entry["token"].as_str().expect("a token");
         let session = program.ask("GET", "/api/v1/session").bearer(token).await.must_be(200);
@@ -154,16 +149,13 @@ async fn commands_work_without_a_server_and_beside_one() {
 /// Only the commands that serve bring a schema up to date.
 #[tokio::test]
 async fn an_audit_of_an_older_schema_changes_nothing_and_says_what_to_do() {
-    let servers = Servers::shared().await;
-    let (home, database) = (Home::new(), servers.database().await);
-    let run =
-        async |word: &str| home.finish(home.command_on(word, servers, &database, "older:")).await;
-    run("audit").await.assert_done();
+    let (home, database) = Home::on_shared_servers("older:").await;
+    home.run("audit").await.assert_done();
     let forget =
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
     database.connect().await.execute(forget).await.expect("a migration is forgotten");
     for word in ["audit", "rebuild"] {
-        run(word).await.assert_refused(&["the schema is older", "flash-sale migrate"]);
+        home.run(word).await.assert_refused(&["the schema is older", "flash-sale migrate"]);
     }
 }
 
@@ -201,11 +193,7 @@ async fn settings_that_cannot_work_are_refused_in_one_line() {
     }
     for row in table.lines().filter(|row| !row.is_empty()) {
         let (call, said) = row.split_once(" → ").expect("two columns");
-        let (settings, arguments): (Vec<&str>, Vec<&str>) =
-            call.split_whitespace().partition(|word| word.contains('='));
-        let mut command = home.command(&arguments);
-        command.envs(settings.iter().filter_map(|setting| setting.split_once('=')));
-        home.finish(command).await.assert_refused(&said.split(", ").collect::<Vec<_>>());
+        home.run(call).await.assert_refused(&said.split(", ").collect::<Vec<_>>());
     }
     // Where no server ever ran there is nothing to judge, and nothing is put there.
     for command in ["audit", "rebuild"] {
@@ -228,10 +216,7 @@ async fn a_missing_server_is_named_with_the_line_that_installs_it() {
             }
         }
     }
-    let home = Home::new();
-    let mut command = home.command(&["serve"]);
-    command.env("PATH", "/nonexistent");
-    let ended = home.finish(command).await;
+    let ended = Home::new().run("serve PATH=/nonexistent").await;
     ended.assert_refused(&["redis-server", "ask your package manager for"]);
     assert!(ended.stderr.contains("redis (7 or newer)"), "{ended:?}");
 }
@@ -239,13 +224,13 @@ async fn a_missing_server_is_named_with_the_line_that_installs_it() {
 #[tokio::test]
 async fn one_process_takes_orders_and_another_writes_them() {
     let servers = Servers::own().await;
-    let (home, database) = (Home::new(), servers.database().await);
-    let command = |words| home.command_on(words, &servers, &database, "");
-    home.finish(command("migrate")).await.assert_done();
+    let database = servers.database().await;
+    let home = Home::on(&servers, &database, "");
+    home.run("migrate").await.assert_done();
     let mut redis = redis_connection(&servers.redis.url()).await;
     let set = redis::cmd("CONFIG").arg(&["SET", "appendonly", "no"]).exec_async(&mut redis).await;
     set.expect("a setting");
-    let server = Program::serve_by(&home, command("serve --no-writer")).await;
+    let server = Program::serve(&home, "--no-writer").await;
     assert!(!home.data().exists(), "only embedded servers need it");
     assert!(server.stderr().contains("redis has appendonly off"), "{}", server.stderr());
 
@@ -253,20 +238,19 @@ async fn one_process_takes_orders_and_another_writes_them() {
     let bought = all_order(server.entrance(SECRET).shoppers(50), &sale).await;
 
     // They are not written yet: the audit calls that neither broken (1) nor compared (0).
-    let waiting = home.finish(command("audit --json --wait 0")).await;
+    let waiting = home.run("audit --json --wait 0").await;
     assert_eq!(waiting.code, Some(2), "{waiting:?}");
     assert_has(&waiting.json()[0], json!({"backlog": 50, "conserved": null}));
     assert!(waiting.stderr.contains("redis has appendonly off"), "{waiting:?}");
 
-    let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
+    let mut worker = Program::spawn(&home, home.command("worker --metrics-addr 127.0.0.1:0"));
     let figures = worker.line_after("flash-sale worker ready, metrics on ").await;
     all_written(&bought).await;
     // While it may wait, an answer that was lost is asked for again.
     let proxy = Proxy::start(Address::Unix(servers.redis.socket())).await;
     proxy.set(Fault::LoseReplies { which: Lost::Next(2), to: "XLEN" }).await;
-    let mut audit = command("audit --json --wait 60");
-    audit.env("REDIS_URL", format!("redis://{}", proxy.address()));
-    let written = home.finish(audit).await.assert_done().json();
+    let audit = format!("audit --json --wait 60 REDIS_URL=redis://{}", proxy.address());
+    let written = home.run(&audit).await.assert_done().json();
     assert_has(&written[0], json!({"backlog": 0, "live": 50, "conserved": true}));
     assert_eq!(proxy.counts().lost_replies, 2);
 
@@ -282,9 +266,8 @@ async fn one_process_takes_orders_and_another_writes_them() {
         assert!(found == status && text.contains(words), "{path}: {found} {text}");
     }
     let port = figures.trim_start_matches("http://").trim_end_matches("/metrics");
-    let mut second = command("worker");
-    second.env("METRICS_ADDR", port);
-    home.finish(second).await.assert_refused(&["cannot listen on", port]);
+    let second = home.run(&format!("worker METRICS_ADDR={port}")).await;
+    second.assert_refused(&["cannot listen on", port]);
     worker.terminate().await;
     server.terminate().await;
     database.drop().await; // the servers are not the program's: they still run

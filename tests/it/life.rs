@@ -28,12 +28,8 @@ async fn history(app: &TestApp) -> BTreeMap<String, String> {
     orders.expect("the history").into_iter().collect()
 }
 
-async fn assert_all_were(app: &TestApp, ids: &[String], events: &str) {
-    assert_eq!(history(app).await, ids.iter().map(|id| (id.clone(), events.to_owned())).collect());
-}
-
 #[track_caller]
-fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
+pub fn assert_refused(reply: &Reply, code: &str, order_status: &str) {
     reply.assert_problem(409, code);
     assert_eq!(reply.text("order_status"), order_status);
 }
@@ -99,7 +95,8 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
     }
     assert_eq!(app.sale_now(&sale).await["remaining"], 1);
     app.assert_sound_with(&sale, json!({"live": 0, "cancelled": 11, "remaining": 1})).await;
-    assert_all_were(&app, &ids, "cancelled released").await;
+    let released = ids.into_iter().map(|id| (id, "cancelled released".to_owned()));
+    assert_eq!(history(&app).await, released.collect());
     wait_for!(next.buy(&sale).await.is_accepted());
     app.assert_sound_with(&sale, json!({"live": 1, "cancelled": 11, "remaining": 0})).await;
 }
@@ -108,8 +105,7 @@ async fn a_cancelled_unit_comes_back_once_and_is_buyable_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     // The time to pay of three orders is over, at an instance without a sweeper.
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(3, json!({})).await;
+    let (app, sale) = TestApp::selling_with(Options::without_writer(), 3, json!({})).await;
     let orders = crowd(&app, &sale, 3).await;
     let writer = app.another(Options::default()).await;
     all_written(&orders).await;
@@ -190,8 +186,7 @@ async fn paying_cancelling_and_expiring_at_once_have_one_winner() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stock_lowered_behind_redis_back_rejects_and_never_oversells() {
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling_with(Options::without_writer(), 10, json!({})).await;
     let buyers = crowd(&app, &sale, 10).await;
     app.execute(&format!("UPDATE sales SET stock = 3 WHERE id = {sale}")).await;
     let _writer = app.another(Options::default()).await;

@@ -18,7 +18,7 @@ async fn nothing_stops_when_nobody_reads_the_log_or_its_disk_is_full() {
 
 /// Both servers die while people buy: they come back, and what was accepted becomes rows.
 async fn goes_on(home: Home, log: Stdio) {
-    let program = Program::serve_logging_to(log, home.command(&["serve"])).await;
+    let program = Program::serve_logging_to(log, home.command("serve")).await;
     let sale = sale_for_loads(&program).await;
     let rush = Rush::start(&[entrance(&home, &program)], &sale, 16, &[]);
     for server in ["pg", "redis"] {
@@ -43,7 +43,7 @@ async fn goes_on(home: Home, log: Stdio) {
 #[tokio::test]
 async fn a_storm_of_warnings_is_summed_up() {
     let home = Home::new();
-    let program = Program::serve(&home, &[], &[]).await;
+    let program = Program::serve(&home, "").await;
     let redis = home.child("redis").expect("a pid");
     kill(redis, Signal::SIGSTOP).expect("it runs");
     for _ in 0..4 {

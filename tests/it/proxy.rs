@@ -3,9 +3,11 @@
 use crate::support::{prelude::*, proxy::Lost};
 use tokio::time::timeout;
 
-async fn start() -> (Proxy, Arc<AtomicU64>) {
+async fn start() -> (Proxy, TcpStream, Arc<AtomicU64>) {
     let (target, read) = echo().await;
-    (Proxy::start(target).await, read)
+    let proxy = Proxy::start(target).await;
+    let stream = dial(&proxy).await;
+    (proxy, stream, read)
 }
 
 async fn echo() -> (Address, Arc<AtomicU64>) {
@@ -48,9 +50,8 @@ async fn is_swallowed(stream: &mut TcpStream) {
 
 #[tokio::test]
 async fn bytes_pass_to_the_target_of_their_time_until_a_cut_ends_the_connection() {
-    let (proxy, old_read) = start().await;
+    let (proxy, mut stream, old_read) = start().await;
     let (new, new_read) = echo().await;
-    let mut stream = dial(&proxy).await;
     assert!(echoes(&mut stream, b"hello").await);
     proxy.cut();
     assert!(!echoes(&mut stream, b"hello").await);
@@ -65,8 +66,7 @@ async fn bytes_pass_to_the_target_of_their_time_until_a_cut_ends_the_connection(
 
 #[tokio::test]
 async fn refused_connections_are_refused_by_the_kernel_until_it_is_over() {
-    let (proxy, _) = start().await;
-    let mut open = dial(&proxy).await;
+    let (proxy, mut open, _) = start().await;
     assert!(echoes(&mut open, b"open").await);
     proxy.set(Fault::Refuse).await;
     let refused = TcpStream::connect(proxy.address()).await.expect_err("nobody listens");
@@ -78,8 +78,7 @@ async fn refused_connections_are_refused_by_the_kernel_until_it_is_over() {
 
 #[tokio::test]
 async fn a_black_hole_swallows_and_the_silence_outlasts_it() {
-    let (proxy, read) = start().await;
-    let mut before = dial(&proxy).await;
+    let (proxy, mut before, read) = start().await;
     assert!(echoes(&mut before, b"1").await);
     proxy.set(Fault::BlackHole).await;
     let mut during = dial(&proxy).await;
@@ -94,8 +93,7 @@ async fn a_black_hole_swallows_and_the_silence_outlasts_it() {
 
 #[tokio::test]
 async fn latency_delays_each_way_and_keeps_the_order_and_a_throttle_delays_by_length() {
-    let (proxy, _) = start().await;
-    let mut stream = dial(&proxy).await;
+    let (proxy, mut stream, _) = start().await;
     for (fault, bytes, least_ms) in [
         (Fault::Throttle { bytes_per_second: 10_000 }, vec![7; 1_000], 100),
         (Fault::Latency(Duration::from_millis(40)), b"there and back".to_vec(), 80),
@@ -117,8 +115,7 @@ async fn latency_delays_each_way_and_keeps_the_order_and_a_throttle_delays_by_le
 
 #[tokio::test]
 async fn a_request_is_cut_in_its_middle() {
-    let (proxy, read) = start().await;
-    let mut stream = dial(&proxy).await;
+    let (proxy, mut stream, read) = start().await;
     proxy.set(Fault::CutRequest { after: 5 }).await;
     assert!(echoes(&mut stream, b"abc").await);
     assert!(!echoes(&mut stream, b"defghi").await);
@@ -128,15 +125,13 @@ async fn a_request_is_cut_in_its_middle() {
 
 #[tokio::test]
 async fn a_lost_reply_belongs_to_a_request_that_ran() {
-    let (proxy, read) = start().await;
-    let mut stream = dial(&proxy).await;
+    let (proxy, mut stream, read) = start().await;
     proxy.set(Fault::LoseReplies { which: Lost::Next(1), to: "COMMIT" }).await;
     assert!(echoes(&mut stream, b"BEGIN").await);
     assert!(!echoes(&mut stream, b"COMMIT").await);
     assert_eq!(read.load(Relaxed), 11);
     assert!(echoes(&mut dial(&proxy).await, b"COMMIT").await);
     assert_eq!(proxy.counts().lost_replies, 1);
-    proxy.seed(1);
     proxy.set(Fault::LoseReplies { which: Lost::Share(0.5), to: "" }).await;
     let mut lost = 0;
     for _ in 0..100 {

@@ -13,8 +13,7 @@ async fn without_their_writer(app: &TestApp, sales: &[String]) -> Services {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_dead_writer_are_left_alone_for_the_grace_period_and_then_written() {
-    let app = TestApp::start_with(Options::without_writer()).await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling_with(Options::without_writer(), 10, json!({})).await;
     let id = sale.parse().expect("an id");
     let accepted = Instant::now();
     let services = without_their_writer(&app, &vec![sale.clone(); 5]).await;

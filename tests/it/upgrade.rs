@@ -67,8 +67,7 @@ fn migrations_only_add() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
-    let servers = Servers::shared().await;
-    let database = servers.database().await;
+    let (home, database) = Home::on_shared_servers("beside:").await;
     let further = "
         ALTER TABLE sales ADD COLUMN of_the_future text NOT NULL DEFAULT 'x';
         ALTER TABLE orders ADD COLUMN of_the_future integer;
@@ -77,14 +76,12 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
         INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
         VALUES (999999, 'of the future', true, '\\x00', 0)";
     database.connect().await.execute(further).await.expect("the schema goes further");
-    let home = Home::new();
-    let command = |words| home.command_on(words, servers, &database, "beside:");
-    let program = Program::serve_by(&home, command("serve --no-writer")).await;
+    let program = Program::serve(&home, "--no-writer").await;
     let sale = program.sale(5).await;
     let token = program.token().await;
     let post = |path: &str| program.ask("POST", path).bearer(&token);
     let new = ("of_the_future", b"7 8 9".to_vec());
-    let mut redis = redis_connection(&servers.redis.url()).await;
+    let mut redis = redis_connection(&Servers::shared().await.redis.url()).await;
     let state = format!("beside:{{sale:{sale}}}");
     let log = format!("{state}:log");
     let () = redis.hset(&state, new.0, &new.1).await.expect("a new field");
@@ -95,7 +92,7 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     let mut replace = redis::pipe();
     replace.atomic().xadd(&log, "*", &[field("m"), field("o"), new]).xdel(&log, &[&entry.id]);
     replace.exec_async(&mut redis).await.expect("the entry is replaced");
-    let mut worker = Program::spawn(&home, command("worker --metrics-addr 127.0.0.1:0"));
+    let mut worker = Program::spawn(&home, home.command("worker --metrics-addr 127.0.0.1:0"));
     worker.line_after("flash-sale worker ready").await;
     wait_for!(post(&format!("/api/v1/orders/{}/pay", bought.text("order_id"))).await.status == 200);
     assert_has(&program.quiet_audit(&sale).await, json!({"ok": true, "paid": 1}));

@@ -39,9 +39,14 @@ struct Query {
     shown: Vec<String>,
 }
 
-fn shown_by(template: &str) -> Vec<String> {
-    let names = template.split("{{").skip(1).filter_map(|part| part.split("}}").next());
-    names.map(|name| name.trim().trim_start_matches("$labels.")).map(str::to_owned).collect()
+impl Query {
+    /// The template is that of a legend or of an alert's summary.
+    fn new(place: String, expression: &str, template: &str) -> Self {
+        let names = template.split("{{").skip(1).filter_map(|part| part.split("}}").next());
+        let names = names.map(|name| name.trim().trim_start_matches("$labels."));
+        let shown = names.map(str::to_owned).collect();
+        Self { place, expression: expression.to_owned(), shown }
+    }
 }
 
 fn problems(query: &Query, exported: &Exported) -> Vec<String> {
@@ -95,11 +100,9 @@ fn queries_of_dashboards() -> Vec<Query> {
         for panel in dashboard["panels"].as_array().expect("panels") {
             let title = panel["title"].as_str().expect("a title");
             for target in panel["targets"].as_array().expect("targets") {
-                queries.push(Query {
-                    place: format!("panel {title:?}"),
-                    expression: target["expr"].as_str().expect("a query").to_owned(),
-                    shown: shown_by(target["legendFormat"].as_str().unwrap_or_default()),
-                });
+                let expression = target["expr"].as_str().expect("a query");
+                let legend = target["legendFormat"].as_str().unwrap_or_default();
+                queries.push(Query::new(format!("panel {title:?}"), expression, legend));
             }
         }
     }
@@ -112,21 +115,16 @@ fn queries_of_alerts() -> Vec<Query> {
             let found = alert.lines().find_map(|line| line.trim().strip_prefix(key));
             found.unwrap_or_else(|| panic!("no {key} in {alert}"))
         };
-        Query {
-            place: format!("alert {}", alert.lines().next().unwrap_or_default()),
-            expression: line("expr:").trim().to_owned(),
-            shown: shown_by(line("summary:")),
-        }
+        let place = format!("alert {}", alert.lines().next().unwrap_or_default());
+        Query::new(place, line("expr:").trim(), line("summary:"))
     };
     let alerts = fs::read_to_string(deploy("alerts.yml")).expect("the alerts");
     alerts.split("- alert: ").skip(1).map(query).collect()
 }
 
 async fn scrape() -> Exported {
-    let servers = Servers::shared().await;
-    let (home, database) = (Home::new(), servers.database().await);
-    let program =
-        Program::serve_by(&home, home.command_on("serve", servers, &database, "watching:")).await;
+    let (home, database) = Home::on_shared_servers("watching:").await;
+    let program = Program::serve(&home, "").await;
     let get = |path: &str| program.ask("GET", path);
     let post = |path: &str| program.ask("POST", path);
     let sale = format!("/api/v1/sales/{}", program.sale(2).await);
@@ -170,8 +168,7 @@ async fn alerts_and_dashboard_name_what_the_program_exports() {
         ("flash_sale_orders_total", "{{state}}", 1),
         ("vector(1)", "", 1),
     ] {
-        let (place, shown) = ("planted".to_owned(), shown_by(legend));
-        let query = Query { place, expression: expression.to_owned(), shown };
+        let query = Query::new("planted".to_owned(), expression, legend);
         assert_eq!(problems(&query, &exported).len(), count, "{expression}");
     }
 }

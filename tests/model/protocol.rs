@@ -41,8 +41,6 @@ impl Protocol {
         !self.without.contains(&rule)
     }
 
-    // --- Redis: the functions
-
     /// `admit.lua`
     pub fn admit(state: &mut State, order: Order, epoch: Epoch) -> Verdict {
         let RedisData { selling, buyers, log, .. } = &mut state.redis;
@@ -121,8 +119,6 @@ impl Protocol {
         id
     }
 
-    // --- the admission queue (src/admission/)
-
     pub fn ask(&self, state: &mut State, process: Index, user: User) {
         let id = Self::lease(state);
         if state.exists(id) {
@@ -182,8 +178,6 @@ impl Protocol {
             _ => {}
         }
     }
-
-    // --- writing (src/orders/writer.rs, insert.rs, readmission.rs)
 
     pub fn accepted(&self, order: Order, epoch: Epoch, entry: EntryId) -> Work {
         Work {
@@ -251,6 +245,10 @@ impl Protocol {
         if stale && self.keeps(Rule::WritersAreFenced) {
             return WorkStep::Late;
         }
+        let id = work.order.id;
+        if state.postgres.rows.keys().any(|row| row.id == id && *row != work.order) {
+            state.wrong = Some((IDS_DIFFER, id)); // `orders_pkey`
+        }
         if let Some(status) = state.postgres.rows.get(&work.order) {
             if *status != Status::Live && self.keeps(Rule::ReleaseClosedOrderAgain) {
                 state.postgres.return_unit(work.order);
@@ -266,8 +264,6 @@ impl Protocol {
         state.postgres.taken += 1;
         WorkStep::Acknowledge
     }
-
-    // --- returning units (src/orders/outbox.rs)
 
     /// `return_units` looks the sale up again if it is fenced, and tries once more.
     pub fn return_unit(&self, state: &mut State, process: Index, order: Order) {
@@ -287,8 +283,6 @@ impl Protocol {
             state.postgres.outbox.remove(&order);
         }
     }
-
-    // --- rebuilding (src/rebuild/)
 
     pub fn elect(state: &mut State, process: Index) {
         state.postgres.elected = Some(process);

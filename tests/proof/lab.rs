@@ -1,9 +1,9 @@
 //! Limits for visitors of the lab: each address has its share, and nothing stays behind. And each
 //! lesson a hundred times.
 
-use crate::support::test_lab::{ARENAS, TestLab};
+use crate::support::test_lab::{ARENAS, TestLab, buy};
 use crate::support::{lessons::play_each, prelude::*};
-use lab::{Wanted, selling::Buyer, servers};
+use lab::servers;
 use tokio_util::sync::CancellationToken;
 
 async fn call(app: &TestApp, by: &str, method: Method, path: &str, body: Value) -> Reply {
@@ -104,16 +104,12 @@ async fn extra_servers_end_when_no_arena_needs_them() {
     let pid_of = |number| folder.join(format!("redis-{number}/redis.pid"));
     let running = || (1..=3).filter(|number| pid_of(*number).exists()).count();
     for _ in 0..2 {
-        let wanted = Wanted { strategy: "redlock".to_owned(), stock: 3, ..Wanted::default() };
-        let arena = lab.create(wanted).await.expect("an arena");
-        let buy = async |name: &str| {
-            arena.purchase(&Buyer { name: name.to_owned() }, None).await.outcome.expect("sold");
-        };
-        buy("ann").await;
+        let arena = lab.arena("redlock", 1, json!({})).await;
+        buy(&arena, "ann").await;
         // Longer than the limit and a round of the upkeep: the arena still needs them.
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!(running(), 3);
-        buy("bob").await;
+        buy(&arena, "bob").await;
         lab.delete(&arena.definition().id).await.expect("deleted");
         drop(arena);
         wait_for!(running() == 0);
@@ -127,19 +123,17 @@ async fn extra_servers_end_when_no_arena_needs_them() {
 async fn nobody_else_reaches_the_lab_unless_that_is_asked_for() {
     let path = "/api/v1/lab/strategies";
     for (address, lab, expected) in [
-        ("0.0.0.0:0", None, 404),
-        ("0.0.0.0:0", Some("on"), 200),
-        ("127.0.0.1:0", None, 200),
-        ("127.0.0.1:0", Some("off"), 404),
+        ("0.0.0.0:0", "", 404),
+        ("0.0.0.0:0", "LAB=on", 200),
+        ("127.0.0.1:0", "", 200),
+        ("127.0.0.1:0", "LAB=off", 404),
     ] {
         let home = Home::new();
-        let mut settings = vec![("LISTEN_ADDR", address)];
-        settings.extend(lab.map(|lab| ("LAB", lab)));
-        let program = Program::serve(&home, &[], &settings).await;
-        assert_eq!(program.ask("GET", path).await.status, expected, "{address} {lab:?}");
+        let program = Program::serve(&home, &format!("LISTEN_ADDR={address} {lab}")).await;
+        assert_eq!(program.ask("GET", path).await.status, expected, "{address} {lab}");
         let log = program.stderr();
         let hints = log.lines().filter(|line| line.contains("LAB=on")).count();
-        assert_eq!(hints, usize::from(lab.is_none() && expected == 404), "{log}");
+        assert_eq!(hints, usize::from(lab.is_empty() && expected == 404), "{log}");
         program.terminate().await;
     }
 }

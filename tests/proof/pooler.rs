@@ -106,22 +106,16 @@ async fn commands_work_through_a_pooler_that_is_named_as_one() {
     let servers = Servers::shared().await;
     let pooler = PgBouncer::start(servers, "").await;
     let database = servers.database().await;
-    let home = Home::new();
-    let [(_, direct), ..] = settings_of(servers, &database, "");
+    let mut home = Home::on(servers, &database, "pooled-cli:");
+    let direct = home.settings[0].1.clone();
     let (user, name) = (&servers.postgres.address().user, &database.name);
-    let pooled = format!("postgres://{user}@{}/{name}", pooler.address);
-    let run = async |words: &str, direct: Option<&str>| {
-        let mut command = home.command_on(words, servers, &database, "pooled-cli:");
-        command.env("DATABASE_URL", &pooled);
-        command.envs(direct.map(|direct| ("DATABASE_DIRECT_URL", direct)));
-        home.finish(command).await
-    };
-    run("migrate", None).await.assert_refused(&["unsupported startup parameter"]);
+    home.settings[0].1 = format!("postgres://{user}@{}/{name}", pooler.address);
+    home.run("migrate").await.assert_refused(&["unsupported startup parameter"]);
     let lab = "lab run --strategy row-lock --stock 5 --buyers 20";
     for words in ["migrate", "seed", "rebuild", "audit", lab] {
-        run(words, Some(&direct)).await.assert_done();
+        home.run(&format!("{words} DATABASE_DIRECT_URL={direct}")).await.assert_done();
     }
-    let wrong = run("migrate", Some("mysql://x/y")).await;
+    let wrong = home.run("migrate DATABASE_DIRECT_URL=mysql://x/y").await;
     wrong.assert_refused(&["DATABASE_DIRECT_URL is not a Postgres address"]);
     drop((home, pooler));
     database.drop().await;

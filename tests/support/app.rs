@@ -63,7 +63,11 @@ impl TestApp {
     }
 
     pub async fn selling(stock: i64, members: Value) -> (Self, String) {
-        let app = Self::start().await;
+        Self::selling_with(Options::default(), stock, members).await
+    }
+
+    pub async fn selling_with(options: Options, stock: i64, members: Value) -> (Self, String) {
+        let app = Self::start_with(options).await;
         let sale = app.sale(stock, members).await;
         (app, sale)
     }

@@ -1,8 +1,9 @@
 //! A Redis with a bug, planted from outside: a proxy in front of it changes what clients ask.
 
 use super::serve_each;
+use redis::parse_redis_value_async;
 use std::path::{Path, PathBuf};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy};
+use tokio::io::{AsyncWriteExt, copy};
 use tokio::net::{TcpStream, UnixStream};
 
 pub type Command = Vec<Vec<u8>>;
@@ -52,24 +53,19 @@ pub async fn buggy_redis(socket: &Path, bug: Bug) -> String {
 
 async fn pass(client: TcpStream, socket: PathBuf, bug: Bug) {
     let Ok(server) = UnixStream::connect(socket).await else { return };
-    let (from_client, mut to_client) = client.into_split();
-    let (mut from_server, to_server) = server.into_split();
-    tokio::select! {
-        _ = requests(from_client, to_server, bug) => {}
-        _ = copy(&mut from_server, &mut to_client) => {}
-    }
-}
-
-async fn requests(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    bug: Bug,
-) -> redis::RedisResult<()> {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
     let mut decoder = combine::stream::Decoder::new();
-    loop {
-        let request = redis::parse_redis_value_async(&mut decoder, &mut from).await?;
-        let command = bug(redis::from_redis_value(request)?);
-        let sent = redis::Cmd::new().arg(command).get_packed_command();
-        to.write_all(&sent).await?;
+    let requests = async {
+        while let Ok(request) = parse_redis_value_async(&mut decoder, &mut from_client).await {
+            let command = bug(redis::from_redis_value(request).expect("a command"));
+            let sent = redis::Cmd::new().arg(command).get_packed_command();
+            // Of a server that has gone its replies tell.
+            to_server.write_all(&sent).await.ok();
+        }
+    };
+    tokio::select! {
+        () = requests => {}
+        _ = copy(&mut from_server, &mut to_client) => {}
     }
 }

@@ -10,7 +10,6 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, http::HeaderMap};
-use clap::{Args, FromArgMatches};
 use judge::history::{History, Meaning};
 use judge::{Config, Error, adapter::Adapter, report::Report, verdict::Kind};
 use std::net::TcpListener;
@@ -311,7 +310,6 @@ impl BuggySale {
     pub fn on(listener: TcpListener, manner: Manner) -> Arc<Self> {
         let shop = Arc::new(Shop { manner, sale: Mutex::default(), hanging: Arc::default() });
         let folder = Folder::create(&std::env::temp_dir(), "fs-judge-").expect("a folder");
-        listener.set_nonblocking(true).expect("nonblocking");
         let runtime = Mutex::new(Some(serve(shop.routes(), &listener)));
         Arc::new(Self { shop, listener, folder, runtime })
     }
@@ -458,6 +456,7 @@ impl Drop for BuggySale {
 pub fn serve(routes: Router, listener: &TcpListener) -> Runtime {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(1).enable_all().build().expect("a runtime");
+    listener.set_nonblocking(true).expect("nonblocking");
     let listener = listener.try_clone().expect("the same port");
     runtime.spawn(async move {
         axum::serve(tokio::net::TcpListener::from_std(listener).expect("a listener"), routes).await
@@ -467,11 +466,18 @@ pub fn serve(routes: Router, listener: &TcpListener) -> Runtime {
 
 /// Small, and patient with a busy machine: what a correct server does late is not missing.
 pub fn storm_on(url: String) -> Config {
-    let words = "judge --stock 50 --buyers 90 --concurrency 12 --duplicates 0.3 --retries 8 \
-                 --timeout 60 --settle 60 --time-limit 120";
-    let switches = Config::augment_args(clap::Command::new("judge"));
-    let given = switches.get_matches_from(words.split(' '));
-    Config { url, ..Config::from_arg_matches(&given).expect("well-formed") }
+    Config {
+        url,
+        stock: 50,
+        buyers: 90,
+        concurrency: 12,
+        duplicates: 0.3,
+        retries: 8,
+        timeout: Duration::from_secs(60),
+        settle: Some(Duration::from_secs(60)),
+        time_limit: Duration::from_secs(120),
+        ..Config::default()
+    }
 }
 
 pub fn kinds(report: &Report) -> Vec<Kind> {

@@ -3,7 +3,10 @@
 pub use super::launch::remove_data;
 use super::{launch, processes::pid_of};
 use crate::support::prelude::*;
-use nix::{sys::signal::kill, unistd::Pid};
+use nix::{
+    sys::signal::{kill, killpg},
+    unistd::Pid,
+};
 use std::io::{BufRead, BufReader};
 use tokio::sync::mpsc;
 
@@ -11,41 +14,54 @@ const BINARY: &str = env!("CARGO_BIN_EXE_flash-sale");
 pub const SECRET: &str = "a secret of at least thirty-two bytes";
 
 /// With a data folder inside; removed at the end, together with whatever still runs in it.
-pub struct Home(pub PathBuf);
+pub struct Home {
+    pub path: PathBuf,
+    /// Of every command, unless its words say otherwise.
+    pub settings: Vec<(&'static str, String)>,
+}
 
 impl Home {
     pub fn new() -> Self {
         let home = launch::name_in(&std::env::temp_dir(), "fs-cli-");
         fs::create_dir(&home).expect("a folder");
-        Self(home)
+        Self { path: home, settings: Vec::new() }
+    }
+
+    /// Its commands find these servers, and start none.
+    pub fn on(servers: &Servers, database: &Database, prefix: &str) -> Self {
+        let mut home = Self::new();
+        home.settings.extend(settings_of(servers, database, prefix));
+        home
+    }
+
+    pub async fn on_shared_servers(prefix: &str) -> (Self, Database) {
+        let servers = Servers::shared().await;
+        let database = servers.database().await;
+        (Self::on(servers, &database, prefix), database)
     }
 
     pub fn data(&self) -> PathBuf {
-        self.0.join("data")
+        self.path.join("data")
     }
 
-    pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = launch::command(BINARY, &self.0);
-        command.args(arguments).env("DATA_DIR", self.data());
+    /// A word `NAME=value` is a setting.
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = launch::command(BINARY, &self.path);
+        command.env("DATA_DIR", self.data());
         command.envs([("LISTEN_ADDR", "127.0.0.1:0"), ("RATE_LIMIT", "off")]);
-        command
-    }
-
-    pub fn command_on(
-        &self,
-        words: &str,
-        servers: &Servers,
-        database: &Database,
-        prefix: &str,
-    ) -> Command {
-        let mut command = self.command(&words.split(' ').collect::<Vec<_>>());
-        command.envs(settings_of(servers, database, prefix));
+        command.envs(self.settings.iter().cloned());
+        let is_setting = |name: &str| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        for word in words.split_whitespace() {
+            match word.split_once('=').filter(|(name, _)| is_setting(name)) {
+                Some((name, value)) => command.env(name, value),
+                None => command.arg(word),
+            };
+        }
         command
     }
 
     pub async fn run(&self, words: &str) -> Ended {
-        let words: Vec<&str> = words.split_whitespace().collect();
-        self.finish(self.command(&words)).await
+        self.finish(self.command(words)).await
     }
 
     pub async fn finish(&self, command: Command) -> Ended {
@@ -65,7 +81,7 @@ impl Home {
     }
 
     fn processes(&self) -> Vec<Pid> {
-        let mut folders = vec![self.0.clone()];
+        let mut folders = vec![self.path.clone()];
         // Run by root, the cluster may be elsewhere, where its user can enter.
         folders.extend(fs::read_link(self.data().join("pg")));
         let proc = Path::new("/proc");
@@ -98,7 +114,7 @@ impl Drop for Home {
             let _ = kill(pid, Signal::SIGKILL);
         }
         remove_data(&self.data());
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -111,14 +127,15 @@ pub struct Program {
 
 impl Program {
     pub fn spawn(home: &Home, command: Command) -> Self {
-        let stderr = launch::name_in(&home.0, "stderr-");
+        let stderr = launch::name_in(&home.path, "stderr-");
         let file = fs::File::create(&stderr).expect("a file for stderr");
         Self::spawn_logging_to(file.into(), stderr, command)
     }
 
     fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
         let spawned = command.stdout(Stdio::piped()).stderr(log).spawn();
-        let mut child = spawned.expect("the program starts");
+        let mut child =
+            spawned.expect("the program starts (scripts/setup.sh proof installs others)");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
         let (line, lines) = mpsc::unbounded_channel();
         std::thread::spawn(move || {
@@ -128,10 +145,8 @@ impl Program {
         Self { child, lines, stderr, base: String::new() }
     }
 
-    pub async fn serve(home: &Home, arguments: &[&str], settings: &[(&str, &str)]) -> Self {
-        let mut command = home.command(&[&["serve"], arguments].concat());
-        command.envs(settings.iter().copied());
-        Self::serve_by(home, command).await
+    pub async fn serve(home: &Home, settings: &str) -> Self {
+        Self::serve_by(home, home.command(&format!("serve {settings}"))).await
     }
 
     pub async fn serve_by(home: &Home, command: Command) -> Self {
@@ -210,6 +225,10 @@ impl Drop for Program {
         if std::thread::panicking() {
             let last = launch::tail(&self.stderr, 40);
             eprintln!("{:?}, whose log ends:\n{last}", self.child.try_wait());
+        }
+        // nginx' workers are of its group; of most programs there is none.
+        if let Ok(None) = self.child.try_wait() {
+            killpg(pid_of(self.child.id()), Signal::SIGKILL).ok();
         }
         // Once it has been waited for, this does nothing and reports that.
         let _ = self.child.kill();

@@ -2,10 +2,11 @@
 
 use crate::support::prelude::*;
 use embedded::PostgresAddress;
-use std::{collections::VecDeque, io, net::IpAddr};
-use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf};
+use std::{io, net::IpAddr};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio::{net::UnixStream, sync::watch};
+use tokio::{net::UnixStream, sync::mpsc};
+use tokio_util::{either::Either, sync::CancellationToken};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -33,22 +34,6 @@ pub fn free_port() -> u16 {
         }
     }
     panic!("no port of {RANGE:?} is free");
-}
-
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
-
-fn without_delay(stream: TcpStream) -> Box<dyn Stream> {
-    // A piece must not wait for more to come; failing to ask for that harms nothing.
-    stream.set_nodelay(true).ok();
-    Box::new(stream)
-}
-
-async fn connect(target: &Address) -> io::Result<Box<dyn Stream>> {
-    match target {
-        Address::Tcp(address) => Ok(without_delay(TcpStream::connect(address).await?)),
-        Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -97,34 +82,18 @@ pub struct Counts {
 
 pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
-    cuts: watch::Sender<u64>,
-    listening: watch::Receiver<bool>,
-    acceptor: JoinHandle<()>,
+    state: Arc<Mutex<State>>,
+    /// `None` while connections are refused.
+    acceptor: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
-    target: Mutex<Address>,
-    fault: watch::Sender<Fault>,
-    replies_to_lose: AtomicU32,
-    dice: Mutex<Random>,
-    counts: Mutex<Counts>,
-}
-
-impl Shared {
-    fn count(&self, add: impl FnOnce(&mut Counts)) {
-        add(&mut locked(&self.counts));
-    }
-
-    fn loses(&self, which: Lost) -> bool {
-        match which {
-            Lost::Next(_) => {
-                let left = &self.replies_to_lose;
-                left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
-            }
-            Lost::Share(share) => locked(&self.dice).chance(share),
-        }
-    }
+struct State {
+    target: Address,
+    fault: Fault,
+    dice: Random,
+    counts: Counts,
+    /// Of the connections of now; the next ones get another.
+    cut: CancellationToken,
 }
 
 impl Proxy {
@@ -133,18 +102,16 @@ impl Proxy {
     }
 
     pub async fn start_at(address: SocketAddr, target: Address) -> Self {
-        let (cuts, cut) = watch::channel(0);
-        let (heard, listening) = watch::channel(false);
-        let shared = Arc::new(Shared {
-            target: Mutex::new(target),
-            fault: watch::Sender::new(Fault::None),
-            replies_to_lose: AtomicU32::new(0),
-            dice: Mutex::new(Random::new(0)),
-            counts: Mutex::default(),
-        });
-        let acceptor = tokio::spawn(accept(address, shared.clone(), heard, cut));
-        let proxy = Self { address, shared, cuts, listening, acceptor };
-        proxy.until_listening(true).await;
+        let state = State {
+            target,
+            fault: Fault::None,
+            dice: Random::new(0),
+            counts: Counts::default(),
+            cut: CancellationToken::new(),
+        };
+        let state = Arc::new(Mutex::new(state));
+        let proxy = Self { address, state, acceptor: Mutex::default() };
+        proxy.set(Fault::None).await;
         proxy
     }
 
@@ -154,95 +121,73 @@ impl Proxy {
 
     /// New connections go there from now on; open ones stay ([`Proxy::cut`]).
     pub fn set_target(&self, target: Address) {
-        *locked(&self.shared.target) = target;
+        locked(&self.state).target = target;
     }
 
     /// The fault from now on. When this returns, it is in force.
     pub async fn set(&self, fault: Fault) {
-        if let Fault::LoseReplies { which: Lost::Next(replies), .. } = fault {
-            self.shared.replies_to_lose.store(replies, Relaxed);
+        let refuses = fault == Fault::Refuse;
+        locked(&self.state).fault = fault;
+        if refuses {
+            let acceptor = locked(&self.acceptor).take();
+            if let Some(acceptor) = acceptor {
+                acceptor.abort();
+                acceptor.await.ok();
+            }
+        } else if locked(&self.acceptor).is_none() {
+            let bind = async || TcpListener::bind(self.address).await.ok();
+            let listener = wait_for!("the proxy's port is free", bind().await);
+            let acceptor = tokio::spawn(accept(listener, self.state.clone()));
+            *locked(&self.acceptor) = Some(acceptor);
         }
-        let refuse = fault == Fault::Refuse;
-        self.shared.fault.send_replace(fault);
-        self.until_listening(!refuse).await;
     }
 
     pub fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
+        std::mem::take(&mut locked(&self.state).cut).cancel();
     }
 
     pub fn counts(&self) -> Counts {
-        *locked(&self.shared.counts)
-    }
-
-    pub fn seed(&self, seed: u64) {
-        *locked(&self.shared.dice) = Random::new(seed);
-    }
-
-    async fn until_listening(&self, wanted: bool) {
-        let mut listening = self.listening.clone();
-        let changed = listening.wait_for(|is_listening| *is_listening == wanted);
-        changed.await.expect("the acceptor lives as long as its proxy");
+        locked(&self.state).counts
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // The connections end because the sender of the cuts goes with this value.
-        self.acceptor.abort();
+        // Also those that are being accepted: they get a token that is cancelled.
+        locked(&self.state).cut.cancel();
+        if let Some(acceptor) = locked(&self.acceptor).take() {
+            acceptor.abort();
+        }
     }
 }
 
-async fn accept(address: SocketAddr, shared: Arc<Shared>, heard: watch::Sender<bool>, cut: Cuts) {
-    let mut fault = shared.fault.subscribe();
-    let is_over = |fault: &Fault| *fault != Fault::Refuse;
-    // The sender is in `shared`, so waiting for a fault never fails.
-    while fault.wait_for(is_over).await.is_ok() {
-        let Ok(listener) = TcpListener::bind(address).await else {
-            // The port is still in use for a moment.
+async fn accept(listener: TcpListener, shared: Arc<Mutex<State>>) {
+    loop {
+        let Ok((client, from)) = listener.accept().await else {
+            // Out of file descriptors: they come back when connections end.
             sleep(Duration::from_millis(10)).await;
             continue;
         };
-        heard.send_replace(true);
-        loop {
-            // The guard that `wait_for` answers with must not live across an await.
-            let refused = async { drop(fault.wait_for(|fault| *fault == Fault::Refuse).await) };
-            tokio::select! {
-                biased;
-                () = refused => break,
-                accepted = listener.accept() => match accepted {
-                    Ok((client, from)) => {
-                        shared.count(|counts| counts.accepted += 1);
-                        let mut cut = cut.clone();
-                        cut.mark_unchanged();
-                        tokio::spawn(serve(without_delay(client), from.ip(), shared.clone(), cut));
-                    }
-                    // Out of file descriptors: they come back when connections end.
-                    Err(_) => sleep(Duration::from_millis(10)).await,
-                },
-            }
-        }
-        drop(listener);
-        heard.send_replace(false);
+        let shared = shared.clone();
+        let cut = {
+            let mut state = locked(&shared);
+            state.counts.accepted += 1;
+            state.cut.clone()
+        };
+        tokio::spawn(async move {
+            let served = cut.run_until_cancelled(serve(client, from.ip(), &shared)).await;
+            locked(&shared).counts.cut += u64::from(served.is_none());
+        });
     }
 }
-
-type Cuts = watch::Receiver<u64>;
 
 struct Connection {
     from: IpAddr,
-    silent: AtomicBool,
-    awaited: AtomicBool,
-}
-
-impl Connection {
-    fn is_swallowed_by(&self, fault: &Fault) -> bool {
-        match fault {
-            Fault::BlackHole => true,
-            Fault::SilentFrom(address) => self.from == *address,
-            _ => false,
-        }
-    }
+    is_silent: bool,
+    /// A reply that [`Fault::LoseReplies`] is about.
+    awaits: bool,
+    /// See [`Fault::CutRequest`].
+    request_bytes_left: Option<u64>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -251,150 +196,153 @@ enum Direction {
     Replies,
 }
 
-async fn serve(client: Box<dyn Stream>, from: IpAddr, shared: Arc<Shared>, mut cut: Cuts) {
-    let carried = async {
-        let (from_client, to_client) = tokio::io::split(client);
-        let connection = Connection { from, silent: false.into(), awaited: false.into() };
-        if connection.is_swallowed_by(&shared.fault.borrow()) {
-            connection.silent.store(true, Relaxed);
-            let nowhere = tokio::io::split(Box::new(tokio::io::empty()) as Box<dyn Stream>).1;
-            let _ = carry(Direction::Requests, from_client, nowhere, &shared, &connection).await;
-            return;
-        }
-        let target = locked(&shared.target).clone();
-        let Ok(server) = connect(&target).await else { return };
-        let (from_server, to_server) = tokio::io::split(server);
-        // Neither protocol behind this proxy closes one direction and goes on with the other.
-        tokio::select! {
-            _ = carry(Direction::Requests, from_client, to_server, &shared, &connection) => {}
-            _ = carry(Direction::Replies, from_server, to_client, &shared, &connection) => {}
-        }
-    };
-    tokio::select! {
-        () = carried => {}
-        // An error means that the proxy itself has gone.
-        changed = cut.changed() => shared.count(|counts| counts.cut += u64::from(changed.is_ok())),
-    }
-}
-
 const PIECE: usize = 16 * 1024;
 const PIECES_IN_FLIGHT: usize = 4 * 1024;
 
-enum Treated {
-    Passes,
-    CutAfter(usize),
-    Swallowed,
+async fn serve(mut client: TcpStream, from: IpAddr, shared: &Mutex<State>) {
+    if locked(shared).fault.swallows(from) {
+        let mut piece = vec![0; PIECE];
+        while let Ok(length @ 1..) = client.read(&mut piece).await {
+            locked(shared).counts.swallowed_bytes += length as u64;
+        }
+        return;
+    }
+    let target = locked(shared).target.clone();
+    let server = match &target {
+        Address::Tcp(address) => TcpStream::connect(address).await.map(Either::Left),
+        Address::Unix(path) => UnixStream::connect(path).await.map(Either::Right),
+    };
+    let Ok(server) = server else { return };
+    // A piece must not wait for more to come; failing to ask for that harms nothing.
+    client.set_nodelay(true).ok();
+    if let Either::Left(server) = &server {
+        server.set_nodelay(true).ok();
+    }
+    let connection = Connection { from, is_silent: false, awaits: false, request_bytes_left: None };
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = tokio::io::split(server);
+    let both = (shared, &Mutex::new(connection));
+    // Neither protocol behind this proxy closes one direction and goes on with the other.
+    tokio::select! {
+        _ = carry(Direction::Requests, from_client, to_server, both) => {}
+        _ = carry(Direction::Replies, from_server, to_client, both) => {}
+    }
 }
 
-/// Applies a fault to a piece. `request_bytes_left`: see [`Fault::CutRequest`].
-fn treat(
-    fault: &Fault,
-    direction: Direction,
-    piece: &[u8],
-    request_bytes_left: &mut Option<u64>,
-    (shared, connection): (&Shared, &Connection),
-) -> Treated {
-    let falls_silent = match fault {
-        Fault::SilentTo { request } => {
-            direction == Direction::Requests && contains(piece, request.as_bytes())
-        }
-        fault => connection.is_swallowed_by(fault),
-    };
-    if falls_silent || connection.silent.load(Relaxed) {
-        connection.silent.store(true, Relaxed);
-        shared.count(|counts| counts.swallowed_bytes += piece.len() as u64);
-        return Treated::Swallowed;
+impl Fault {
+    fn swallows(&self, from: IpAddr) -> bool {
+        *self == Self::BlackHole || *self == Self::SilentFrom(from)
     }
-    match (fault, direction) {
-        (Fault::CutRequest { after }, Direction::Requests) => {
-            let left = request_bytes_left.get_or_insert(*after);
-            if *left <= piece.len() as u64 {
-                shared.count(|counts| counts.cut += 1);
-                return Treated::CutAfter(usize::try_from(*left).unwrap_or(piece.len()));
+}
+
+impl State {
+    /// How many bytes of a piece pass, and whether the connection ends then.
+    fn treat(
+        &mut self,
+        connection: &mut Connection,
+        direction: Direction,
+        piece: &[u8],
+    ) -> (usize, bool) {
+        connection.is_silent |= match &self.fault {
+            Fault::SilentTo { request } => {
+                direction == Direction::Requests && contains(piece, request)
             }
-            *left -= piece.len() as u64;
+            fault => fault.swallows(connection.from),
+        };
+        if connection.is_silent {
+            self.counts.swallowed_bytes += piece.len() as u64;
+            return (0, false);
         }
-        (Fault::LoseReplies { to: marker, .. }, Direction::Requests) => {
-            let expected = marker.is_empty() || contains(piece, marker.as_bytes());
-            connection.awaited.fetch_or(expected, Relaxed);
-        }
-        (Fault::LoseReplies { which, to: marker }, Direction::Replies) => {
-            let expected = connection.awaited.swap(false, Relaxed) || marker.is_empty();
-            if expected && shared.loses(*which) {
-                shared.count(|counts| counts.lost_replies += 1);
-                return Treated::CutAfter(0);
+        match (&mut self.fault, direction) {
+            (Fault::CutRequest { after }, Direction::Requests) => {
+                let left = connection.request_bytes_left.get_or_insert(*after);
+                if *left <= piece.len() as u64 {
+                    self.counts.cut += 1;
+                    return (*left as usize, true);
+                }
+                *left -= piece.len() as u64;
+            }
+            (Fault::CutRequest { .. }, Direction::Replies) => {}
+            (Fault::LoseReplies { to, .. }, Direction::Requests) => {
+                connection.awaits |= contains(piece, to);
+            }
+            (Fault::LoseReplies { which, to }, Direction::Replies) => {
+                let awaits = std::mem::take(&mut connection.awaits) || to.is_empty();
+                if awaits && which.takes(&mut self.dice) {
+                    self.counts.lost_replies += 1;
+                    return (0, true);
+                }
+            }
+            (fault, _) => {
+                let delays = matches!(fault, Fault::Latency(_) | Fault::Throttle { .. });
+                self.counts.delayed += u64::from(delays);
+                connection.request_bytes_left = None;
             }
         }
-        _ => *request_bytes_left = None,
+        (piece.len(), false)
     }
-    Treated::Passes
+}
+
+impl Lost {
+    fn takes(&mut self, dice: &mut Random) -> bool {
+        match self {
+            Self::Next(left) => left.checked_sub(1).map(|less| *left = less).is_some(),
+            Self::Share(share) => dice.chance(*share),
+        }
+    }
 }
 
 async fn carry(
     direction: Direction,
-    mut from: ReadHalf<Box<dyn Stream>>,
-    mut to: WriteHalf<Box<dyn Stream>>,
-    shared: &Shared,
-    connection: &Connection,
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    (shared, connection): (&Mutex<State>, &Mutex<Connection>),
 ) -> io::Result<()> {
-    let mut piece = vec![0; PIECE];
     // Pieces on their way, with the time of their arrival: latency must not lower the throughput.
-    let mut in_flight: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
-    let mut request_bytes_left: Option<u64> = None;
-    loop {
-        let next_arrival = in_flight.front().map(|(arrival, _)| *arrival);
-        let arrival = sleep_until(next_arrival.unwrap_or_else(Instant::now));
-        let length = tokio::select! {
-            () = arrival, if next_arrival.is_some() => {
-                if let Some((_, bytes)) = in_flight.pop_front() {
-                    to.write_all(&bytes).await?;
-                }
-                continue;
-            }
-            read = from.read(&mut piece), if in_flight.len() < PIECES_IN_FLIGHT => read?,
-        };
-        if length == 0 {
-            if direction == Direction::Replies && connection.silent.load(Relaxed) {
+    let (departed, mut in_flight) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_IN_FLIGHT);
+    let departing = async move {
+        let mut piece = vec![0; PIECE];
+        loop {
+            let length = from.read(&mut piece).await?;
+            if length == 0 && direction == Direction::Replies && locked(connection).is_silent {
                 // A close of the server does not come through a black hole either.
                 return std::future::pending().await;
+            } else if length == 0 {
+                return Ok(());
             }
-            for (arrival, bytes) in in_flight {
+            let ((passes, ends), fault) = {
+                let mut state = locked(shared);
+                let treated = state.treat(&mut locked(connection), direction, &piece[..length]);
+                (treated, state.fault.clone())
+            };
+            if let Fault::Throttle { bytes_per_second } = fault {
+                // One piece after the other, each for as long as its bytes take.
+                let time = length as f64 / f64::from(bytes_per_second.max(1));
+                sleep(Duration::from_secs_f64(time)).await;
+            }
+            let delay = if let Fault::Latency(delay) = fault { delay } else { Duration::ZERO };
+            let arrival = Instant::now() + delay;
+            departed.send((arrival, piece[..passes].to_vec())).await.ok();
+            if ends {
+                return Ok(());
+            }
+        }
+    };
+    let arriving = async {
+        while let Some((arrival, bytes)) = in_flight.recv().await {
+            // Even a sleep until now would take until the timer's next tick.
+            if arrival > Instant::now() {
                 sleep_until(arrival).await;
+            }
+            if !locked(connection).is_silent {
                 to.write_all(&bytes).await?;
             }
-            return to.shutdown().await;
         }
-        let (fault, both) = (shared.fault.borrow().clone(), (shared, connection));
-        let mut bytes = &piece[..length];
-        let treated = treat(&fault, direction, bytes, &mut request_bytes_left, both);
-        match treated {
-            Treated::Passes => {}
-            Treated::CutAfter(left) => bytes = &bytes[..left],
-            Treated::Swallowed => {
-                in_flight.clear();
-                continue;
-            }
-        }
-        if let Fault::Throttle { bytes_per_second } = fault {
-            // One piece after the other, each for as long as its bytes take.
-            let time = length as f64 / f64::from(bytes_per_second.max(1));
-            shared.count(|counts| counts.delayed += 1);
-            sleep(Duration::from_secs_f64(time)).await;
-        }
-        let delay = if let Fault::Latency(delay) = fault { delay } else { Duration::ZERO };
-        if delay.is_zero() && in_flight.is_empty() {
-            to.write_all(bytes).await?;
-        } else {
-            // A piece without delay waits behind those that have one: bytes stay in order.
-            shared.count(|counts| counts.delayed += 1);
-            in_flight.push_back((Instant::now() + delay, bytes.to_vec()));
-        }
-        if let Treated::CutAfter(_) = treated {
-            return Ok(());
-        }
-    }
+        to.shutdown().await
+    };
+    tokio::try_join!(departing, arriving).map(drop)
 }
 
-fn contains(bytes: &[u8], searched: &[u8]) -> bool {
-    bytes.windows(searched.len()).any(|window| window == searched)
+fn contains(bytes: &[u8], searched: &str) -> bool {
+    searched.is_empty() || bytes.windows(searched.len()).any(|part| part == searched.as_bytes())
 }

@@ -231,9 +231,7 @@ impl RedisCluster {
             RedisProcess::start(&dir.join(format!("node-{number}")), ports.clients, &arguments)
         };
         let nodes: Vec<RedisProcess> = ports.iter().enumerate().map(node).collect();
-        for node in &nodes {
-            node.until_ready().await;
-        }
+        join_all(nodes.iter().map(RedisProcess::until_ready)).await;
         for (node, share) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]) {
             node.cluster(&format!("ADDSLOTSRANGE {share}")).await;
         }
@@ -379,12 +377,8 @@ impl Watched {
             RedisProcess::start(&dir, free_port(), &["--repl-diskless-sync-delay", "0"])
         };
         let servers: Vec<RedisProcess> = (0..3).map(server).collect();
-        for server in &servers {
-            server.until_ready().await;
-        }
-        for replica in &servers[1..] {
-            replica.follow(&servers[0]).await;
-        }
+        join_all(servers.iter().map(RedisProcess::until_ready)).await;
+        join_all(servers[1..].iter().map(|replica| replica.follow(&servers[0]))).await;
         let (name, port) = (Self::NAME, servers[0].port);
         let settings = format!(
             "sentinel monitor {name} 127.0.0.1 {port} 2\n\

@@ -165,7 +165,13 @@ pub async fn conclude(
     let (mut audits, mut redis) = (Vec::new(), Vec::new());
     let first = *world.addresses.first().ok_or("no instance serves")?;
     for sale in all {
-        audits.push(admin(first, &format!("/{sale}/audit"), None).await?.1);
+        let path = format!("sales/{sale}/audit");
+        // An instance that was cut off just now answers 503 until it has its way back.
+        let audit = poll(limit, 100, async || {
+            let (status, body) = admin(first, &path, None).await?;
+            Ok::<_, Error>((status == 200).then_some(body))
+        });
+        audits.push(audit.await?.ok_or("an audit cannot be had")?);
     }
     for sale in &world.sales {
         redis.extend(dump_redis(stores, sale.id).await?);

@@ -1,8 +1,7 @@
 //! The library's lab, as tests use it.
 
-use super::{Database, Servers};
-use lab::{Lab, servers};
-use std::sync::Arc;
+use super::{Database, Servers, prelude::*};
+use lab::{Lab, arena::Arena, selling::Buyer, servers};
 
 pub const ARENAS: &str = "/api/v1/lab/arenas";
 
@@ -28,10 +27,29 @@ impl TestLab {
         Self { lab: Arc::new(Lab::new(change(servers))), database }
     }
 
+    pub async fn arena(&self, strategy: &str, nodes: i64, options: Value) -> Arc<Arena> {
+        let wanted = json!({"strategy": strategy, "stock": 5, "nodes": nodes, "options": options});
+        let wanted = serde_json::from_value(wanted).expect("what is wanted");
+        self.create(wanted).await.expect("an arena")
+    }
+
+    pub async fn execute(&self, statements: &str) {
+        let statements = sqlx::raw_sql(AssertSqlSafe(statements.to_owned()));
+        statements.execute(&self.servers.postgres).await.expect("postgres");
+    }
+
     pub async fn finish(self) {
         self.lab.close().await;
         self.database.drop().await;
     }
+}
+
+pub fn buyer(name: &str) -> Buyer {
+    Buyer { name: name.to_owned() }
+}
+
+pub async fn buy(arena: &Arena, name: &str) {
+    arena.purchase(&buyer(name), None).await.outcome.expect("an answer");
 }
 
 impl std::ops::Deref for TestLab {

@@ -10,7 +10,7 @@ pub mod processes;
 pub mod redis;
 
 use crate::cluster::Cluster;
-use crate::instance::{Instance, Role, Settings};
+use crate::instance::{Instance, Role, SERVER, Settings, TAKER, WORKER};
 use crate::payments;
 use crate::support::driver::World;
 use crate::support::driver::client::{Buyer, Client};
@@ -224,12 +224,11 @@ impl Fault {
     }
 
     pub fn roles(self) -> &'static [Role] {
-        use Role::{Server, ServerWithoutWriter as Taker, Worker};
         match self {
-            Self::WorkerKill => &[Taker, Taker, Worker],
-            Self::Many => &[Server, Server, Server, Taker, Taker],
-            Self::ManyWithoutWriter => &[Taker, Taker, Taker, Taker, Worker, Worker],
-            _ => &[Server, Server],
+            Self::WorkerKill => &[TAKER, TAKER, WORKER],
+            Self::Many => &[SERVER, SERVER, SERVER, TAKER, TAKER],
+            Self::ManyWithoutWriter => &[TAKER, TAKER, TAKER, TAKER, WORKER, WORKER],
+            _ => &[SERVER, SERVER],
         }
     }
 
@@ -262,11 +261,9 @@ impl Fault {
     }
 
     pub fn settings(self) -> Settings {
-        match self {
-            // Small queues: full in a moment.
-            Self::Overload => vec![("BACKLOG_LIMIT", "500".to_owned())],
-            _ => Vec::new(),
-        }
+        // Small queues: full in a moment.
+        let limit = (self == Self::Overload).then(|| ("BACKLOG_LIMIT", "500".to_owned()));
+        limit.into_iter().collect()
     }
 
     pub fn loses_redis_data(self) -> bool {

@@ -1,7 +1,7 @@
 //! Fail points: the program ends at each place on an order's way (else: proof/faults).
 
 use super::*;
-use crate::support::driver::{admin, shopper::Operator};
+use crate::support::driver::admin;
 use crate::support::plant::REFUSE_SOME_USERS;
 use flash_sale::{admission::ids, fail_point::POINTS};
 
@@ -86,10 +86,11 @@ async fn provoke(stage: &mut Stage<'_>, number: usize, point: &str) -> Result {
         // No shopper knows it. It must be in Redis in the end, even if its creator died before.
         "sale.stored" => {
             let body = json!({"title": "on the way", "price_cents": 100, "stock": 10});
-            admin(stage.world.addresses[number], "", Some(body)).await.ok();
+            admin(stage.world.addresses[number], "sales", Some(body)).await.ok();
         }
         "sale.changed" | "stock.claimed" | "stock.taken" => {
-            Operator::new(&stage.world).ask_at(SALE, Kind::AddStock(-1), number).await;
+            let (operator, less) = (Buyer::operator(SALE), Kind::AddStock(-1));
+            Client::new(&stage.world, u16::MAX).ask(&operator, less, NO_ORDER, number).await;
         }
         // Any instance may be elected: perhaps the other one, and then there is a next time.
         _ if point.starts_with("rebuild.") => {

@@ -10,7 +10,7 @@ pub async fn kill_one(stage: &mut Stage<'_>) -> Result {
     stage.wait(0..200).await;
     stage.start(number)?;
     let instance = &stage.cluster.instances[number];
-    stage.healed(instance.role.serves().then_some(instance.number))
+    stage.healed(instance.serves().then_some(instance.number))
 }
 
 pub async fn kill_all(stage: &mut Stage<'_>) -> Result {

@@ -58,12 +58,6 @@ pub fn under_way(money: &Money) -> String {
     }
 }
 
-pub async fn of_program(server: SocketAddr) -> Result<Value> {
-    let url = format!("http://{server}/api/v1/admin/books");
-    let asked = ask(&client(), "GET", url).bearer(ADMIN_TOKEN).within(Duration::from_secs(30));
-    Ok(asked.send().await?.body)
-}
-
 pub async fn shows_captured(world: &World, order: i64, user: u32) -> Result<bool> {
     let url = format!("http://{}/api/v1/orders/{order}", world.addresses[0]);
     let read = ask(&client(), "GET", url).bearer(&world.token(user)).send().await?;

@@ -6,7 +6,7 @@ mod buyers;
 
 use crate::cluster::Cluster;
 use crate::faults::{Fault, Stage, Strikes, network, points, postgres, processes};
-use crate::instance::{Instance, Role};
+use crate::instance::{Instance, SERVER};
 use crate::planted::How;
 use crate::report::TrialReport;
 use crate::support::checkers::{Evidence, money::Money};
@@ -38,14 +38,14 @@ pub async fn deploy() -> Result<Cluster> {
     let keys = keys.map(|(name, value)| (name, value.to_owned()));
     let url = [("PAYMENT_URL", format!("http://{}", api.address()))];
     let settings = keys.iter().cloned().chain(url).collect();
-    let mut cluster = Cluster::start(&[Role::Server; SERVERS], settings).await?;
+    let mut cluster = Cluster::start(&[SERVER; SERVERS], settings).await?;
     let folder = cluster.folder.0.clone();
-    let mut provider = Instance::new(PROVIDER as u8, Role::Provider, folder, keys.to_vec());
-    provider.flags = vec![
+    let mut provider = Instance::new(PROVIDER as u8, &["sandbox-pay"], folder, keys.to_vec());
+    provider.arguments.extend([
         format!("--listen-addr={}", provider.address),
         format!("--webhook-url=http://{}/api/v1/webhooks/payments", hooks.address()),
         format!("--data-file={}", books::FILE),
-    ];
+    ]);
     api.set_target(Address::Tcp(provider.address));
     hooks.set_target(Address::Tcp(cluster.instances[0].address));
     provider.start(&[])?;
@@ -174,11 +174,12 @@ async fn conclude(
         told.shows_captured = Some(books::shows_captured(&till.world, *order, told.user).await?);
     }
     for server in cluster.serving() {
-        money.books.push(books::of_program(server).await?);
+        money.books.push(admin(server, "books", None).await?.1);
     }
     let mut audits = Vec::new();
     for sale in &till.world.sales {
-        audits.push(admin(cluster.serving()[0], &format!("/{}/audit", sale.id), None).await?.1);
+        let path = format!("sales/{}/audit", sale.id);
+        audits.push(admin(cluster.serving()[0], &path, None).await?.1);
     }
     Ok(Evidence { settled, late, money, audits, ..Evidence::default() })
 }

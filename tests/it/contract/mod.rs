@@ -99,7 +99,10 @@ impl TestApp {
     pub async fn snapshot(&self) -> String {
         let rows = "SELECT concat_ws(E'\n',
             (SELECT string_agg(s::text, E'\n' ORDER BY id) FROM sales s),
-            (SELECT string_agg(o::text, E'\n' ORDER BY id) FROM orders o))";
+            (SELECT string_agg(o::text, E'\n' ORDER BY id) FROM orders o),
+            (SELECT string_agg((p.id, p.state, p.charge_id, p.reason, p.updated_at)::text, E'\n'
+                               ORDER BY p.id) FROM payments p),
+            (SELECT string_agg(w::text, E'\n') FROM webhook_events w))";
         let rows: String = self.value(rows).await;
         let mut shown = self.get("/api/v1/sales").await.body;
         for sale in shown["sales"].as_array_mut().expect("sales") {

@@ -145,9 +145,8 @@ async fn a_purchase_is_refused_with_the_reason() {
 /// In the log and in no table, with room for no other order that waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_is_queued_until_somebody_writes_it() {
-    let app =
-        TestApp::start_with(Options { backlog_limit: Some(1), ..Options::without_writer() }).await;
-    let sale = app.sale(10, json!({})).await;
+    let options = Options { backlog_limit: Some(1), ..Options::without_writer() };
+    let (app, sale) = TestApp::selling_with(options, 10, json!({})).await;
     let shopper = app.shopper();
     let order = shopper.must_buy(&sale).await;
     let queued = shopper.order(&order).await.must_be(200);

@@ -114,7 +114,6 @@ async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
         .route("/api/left/{no}", get(left))
         .with_state(Arc::new(Mutex::new(shop)));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.set_nonblocking(true).expect("nonblocking");
     let server = serve(routes, &listener);
     let url = format!("http://{}/api/", listener.local_addr().expect("an address"));
     let mut config = storm_on(url);

@@ -16,7 +16,7 @@ async fn the_exit_code_is_the_verdict() {
     judged(&BuggySale::start(Manner::Right), &home, SMALL).await.assert_done();
 
     let wrong = BuggySale::start(Manner::Oversells);
-    let [page, file] = ["report.html", "history.jsonl"].map(|name| home.0.join(name));
+    let [page, file] = ["report.html", "history.jsonl"].map(|name| home.path.join(name));
     let small = SMALL.replace("--settle 30", "--settle 1");
     let files = format!("--report {} --save-history {}", page.display(), file.display());
     let ended = judged(&wrong, &home, &format!("{small} --json {files}")).await;
@@ -44,7 +44,7 @@ async fn the_exit_code_is_the_verdict() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_judged_exits_with_2_and_says_why() {
     let home = Home::new();
-    let adapter = home.0.join("adapter.json");
+    let adapter = home.path.join("adapter.json");
     fs::write(&adapter, "{\"order\": {}}").expect("an adapter");
     let words = format!("judge http://127.0.0.1:1 --adapter {}", adapter.display());
     let ended = home.run(&words).await;
@@ -78,15 +78,13 @@ async fn a_kill_that_ends_nothing_is_not_survived() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn this_program_holds_before_its_own_judge() {
-    let servers = Servers::shared().await;
-    let (home, database) = (Home::new(), servers.database().await);
-    let program = home.command_on("serve", servers, &database, "judged:");
-    let program = Program::serve_by(&home, program).await;
+    let (home, (shop, _)) = (Home::new(), Home::on_shared_servers("judged:").await);
+    let program = Program::serve(&shop, "").await;
     let adapter = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/adapters/flash-sale.json");
     let patient = "--stock 30 --buyers 80 --timeout 60 --settle 60";
     let words = format!("judge {} --adapter {adapter} {patient}", program.base);
     let judge = async |more: &[&str]| {
-        let mut command = home.command(&words.split(' ').collect::<Vec<_>>());
+        let mut command = home.command(&words);
         command.args(more).env("ADMIN_TOKEN", ADMIN_TOKEN);
         home.finish(command).await
     };
@@ -95,7 +93,7 @@ async fn this_program_holds_before_its_own_judge() {
     assert!(ended.stdout.contains("stored    30 orders, 0 units remaining"), "{ended:?}");
 
     // The same orders, read from its database.
-    let url = &settings_of(servers, &database, "judged:")[0].1;
+    let url = &shop.settings[0].1;
     let query = "SELECT id, user_id FROM orders WHERE sale_id = (SELECT max(id) FROM sales)";
     judge(&["--orders-sql", &format!("{url} {query}")]).await.assert_done();
     let refused = judge(&["--orders-sql", &format!("{url} SELECT 1, NULL")]).await;

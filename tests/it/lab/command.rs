@@ -13,7 +13,7 @@ async fn it_lists_and_runs_strategies() {
     let home = Home::new();
     let list = done(&home, "list").await;
     assert!(list.contains("conditional-update") && list.contains("holds"), "{list}");
-    let report = home.0.join("report.html");
+    let report = home.path.join("report.html");
     let chosen = "--strategy naive --strategy conditional-update --nodes 2 --report";
     done(&home, &format!("{SMALL} {chosen} {}", report.display())).await;
     let page = std::fs::read_to_string(&report).expect("a report");
@@ -62,8 +62,8 @@ async fn it_compares_a_strategy_with_and_without_its_lock() {
 #[tokio::test]
 async fn it_refuses_what_it_cannot_run_and_folders_that_it_cannot_fill() {
     let home = Home::new();
-    std::fs::write(home.0.join("mine"), "precious").expect("written");
-    let (here, taken) = (home.0.display(), format!("{} is not empty", home.0.display()));
+    std::fs::write(home.path.join("mine"), "precious").expect("written");
+    let (here, taken) = (home.path.display(), format!("{} is not empty", home.path.display()));
     for (words, why) in [
         (&*format!("export {here}"), &*taken),
         ("export /dev/null/a", "/dev/null/a: "),

@@ -1,9 +1,8 @@
 //! Losses that an arena asks for: they leave nothing behind, and are refused where they cannot be.
 
 use super::http::{assert_text, with_lab};
-use super::verdicts::buyer;
 use crate::support::prelude::*;
-use crate::support::test_lab::{ARENAS, TestLab};
+use crate::support::test_lab::{ARENAS, TestLab, buyer};
 use lab::losses::Losses;
 use tokio::io::{copy, split};
 

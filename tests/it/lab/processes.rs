@@ -2,11 +2,7 @@
 
 use crate::support::{prelude::*, test_lab::ARENAS};
 
-async fn serve(home: &Home, database: &Database, prefix: &str) -> Program {
-    let mut command = home.command_on("serve", Servers::shared().await, database, prefix);
-    command.env("LAB", "on").env("POSTGRES_CONNECTIONS", "5");
-    Program::serve_by(home, command).await
-}
+const SETTINGS: &str = "LAB=on POSTGRES_CONNECTIONS=5";
 
 /// All buyers at once, through these servers in turn; how many were told that they have a unit.
 async fn sold(servers: &[&Program], arena: &str, buyers: usize) -> usize {
@@ -31,8 +27,8 @@ async fn verdict(server: &Program, arena: &str) -> Value {
 
 #[tokio::test]
 async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
-    let (database, home) = (Servers::shared().await.database().await, Home::new());
-    let start = || serve(&home, &database, "two-processes:");
+    let (home, database) = Home::on_shared_servers("two-processes:").await;
+    let start = || Program::serve(&home, SETTINGS);
     let (first, second) = tokio::join!(start(), start());
     let alone = arena(&first, "process-mutex").await;
     sold(&[&first], &alone, 12).await;
@@ -59,8 +55,8 @@ async fn a_mutex_holds_in_one_process_and_oversells_in_two() {
 /// `lua-stream` runs the code that counts the figures of a sale: a lesson must not raise alerts.
 #[tokio::test]
 async fn what_an_arena_sells_is_not_in_the_figures_of_the_sale() {
-    let (database, home) = (Servers::shared().await.database().await, Home::new());
-    let server = serve(&home, &database, "lab-figures:").await;
+    let (home, database) = Home::on_shared_servers("lab-figures:").await;
+    let server = Program::serve(&home, SETTINGS).await;
     let arena = arena(&server, "lua-stream").await;
     assert_eq!(sold(&[&server], &arena, 12).await, 6);
     assert_has(&verdict(&server, &arena).await, json!({"sold": 6, "kept_promise": true}));

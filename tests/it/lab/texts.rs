@@ -1,6 +1,6 @@
 //! The texts: in both languages the same headings and keys, nothing unused, nothing missing.
 
-use crate::support::lessons::is_chinese;
+use crate::support::lessons::has_chinese;
 use lab::strategy::Language::{En, Zh};
 use lab::{STRATEGIES, Strategy, options::GENERAL, texts};
 use std::{collections::BTreeSet, path::Path};
@@ -69,10 +69,6 @@ fn both_languages_say_the_same_things() {
         assert!(has_chinese(zh.title()) && has_chinese(zh.lead()), "{id}");
         assert!(!has_chinese(en.title()) && !has_chinese(en.lead()), "{id}");
     }
-}
-
-fn has_chinese(text: &str) -> bool {
-    text.chars().any(is_chinese)
 }
 
 #[test]

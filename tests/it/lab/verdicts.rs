@@ -1,26 +1,11 @@
 //! The counts of a verdict, on rows written by the test; and the effects of a crash.
 
-use crate::support::{prelude::*, test_lab::TestLab};
+use crate::support::{prelude::*, test_lab::*};
 use lab::strategy::{Harm, Language, Scenario};
-use lab::{Trial, arena::Arena, selling::Buyer, strategies, verdict::Verdict};
+use lab::{Trial, arena::Arena, strategies, verdict::Verdict};
 use tokio_util::sync::CancellationToken;
 
-pub fn buyer(name: &str) -> Buyer {
-    Buyer { name: name.to_owned() }
-}
-
 impl TestLab {
-    pub async fn arena(&self, strategy: &str, nodes: i64, options: Value) -> Arc<Arena> {
-        let wanted = json!({"strategy": strategy, "stock": 5, "nodes": nodes, "options": options});
-        let wanted = serde_json::from_value(wanted).expect("what is wanted");
-        self.create(wanted).await.expect("an arena")
-    }
-
-    async fn execute(&self, statements: String) {
-        let done = sqlx::raw_sql(AssertSqlSafe(statements)).execute(&self.servers.postgres);
-        done.await.expect("postgres");
-    }
-
     async fn verdict_on(&self, arena: &Arena) -> Verdict {
         self.verdict(&arena.definition().id, Language::En).await.expect("a verdict")
     }
@@ -33,7 +18,7 @@ async fn surplus_orders_of_one_buyer_do_not_pay_for_another() {
     let id = &arena.definition().id;
     let order = async |buyer: &str, number: usize| {
         let row = format!("('{id}-{buyer}-{number}', '{id}', '{buyer}')");
-        lab.execute(format!("INSERT INTO lab.orders (id, arena, buyer) VALUES {row}")).await;
+        lab.execute(&format!("INSERT INTO lab.orders (id, arena, buyer) VALUES {row}")).await;
     };
     let counts = async || {
         let verdict = lab.verdict_on(&arena).await;
@@ -44,7 +29,7 @@ async fn surplus_orders_of_one_buyer_do_not_pay_for_another() {
     }
     for buyer in ["ann", "bob", "cem"] {
         let row = format!("('{id}', '{buyer}', 1)");
-        lab.execute(format!("INSERT INTO lab.buyers (arena, buyer, tries) VALUES {row}")).await;
+        lab.execute(&format!("INSERT INTO lab.buyers (arena, buyer, tries) VALUES {row}")).await;
     }
     assert_eq!(counts().await, (3, 2, 2), "two are left, and two want one");
     // Dan was told of a failure, and has an order all the same.
@@ -85,7 +70,7 @@ async fn a_schema_without_an_arena_goes() {
     let live = format!("lab_{}", arena.definition().id);
     let orphan = "lab_0123456789abcdef0123456789abcdef";
     for schema in [orphan, &live, "lab_of_somebody_else"] {
-        lab.execute(format!("CREATE SCHEMA {schema}")).await;
+        lab.execute(&format!("CREATE SCHEMA {schema}")).await;
     }
     let stop = CancellationToken::new();
     let upkeep = tokio::spawn(lab.lab.clone().upkeep(stop.clone()));
@@ -110,8 +95,7 @@ async fn a_verdict_that_nobody_waits_for_loses_nothing() {
     let arena = lab.arena("conditional-update", 1, json!({"interleave": "off"})).await;
     let id = &arena.definition().id;
     for name in ["ann", "bob", "cem"] {
-        let answer = arena.purchase(&buyer(name), None).await;
-        assert!(answer.outcome.is_ok(), "{answer:?}");
+        buy(&arena, name).await;
     }
     // The tally cannot be written as long as another transaction has its row.
     let mut other = lab.servers.postgres.begin().await.expect("a transaction");
@@ -140,7 +124,7 @@ async fn a_verdict_waits_until_what_buyers_were_told_is_true() {
             'BEGIN PERFORM pg_sleep(0.2); RETURN NULL; END';
         CREATE CONSTRAINT TRIGGER slowly AFTER INSERT ON lab.orders
             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION lab.slowly()";
-    lab.execute(SLOWLY.to_owned()).await;
+    lab.execute(SLOWLY).await;
     let strategy = strategies::find("group-update").expect("it");
     let scenario = Scenario::SMALL.buyers(5).options(&[("answer", "before-commit")]);
     let verdict = Trial::of(strategy, &scenario).run(&lab, Language::En, |_| {}).await;
@@ -154,8 +138,7 @@ async fn a_verdict_waits_for_a_message_that_is_on_its_way() {
     let lab = TestLab::start("on-its-way:").await;
     let arena = lab.arena("transactional-message", 1, json!({"relay": "mark-first"})).await;
     // Nobody meets the relay: it stands between marking and publishing until it gives up.
-    let answer = arena.purchase(&buyer("ann"), None).await;
-    assert!(answer.outcome.is_ok(), "{answer:?}");
+    buy(&arena, "ann").await;
     let verdict = lab.verdict_on(&arena).await;
     let counts = (verdict.sold, verdict.lost, verdict.undersold, verdict.quiet);
     assert_eq!(counts, (1, 0, 0, true), "{verdict:?}");

@@ -58,9 +58,7 @@ async fn rows_that_forget_are_broken() {
         CREATE TRIGGER planted BEFORE INSERT ON lab.play_refunds FOR EACH ROW
             EXECUTE FUNCTION lab.forget_key()";
     let theatre = TestTheatre::open("forgets:").await;
-    let mut postgres = theatre.lab.database.connect().await;
-    sqlx::raw_sql(FORGET).execute(&mut postgres).await.expect("a trigger");
-    drop(postgres);
+    theatre.lab.execute(FORGET).await;
     assert_lost(&theatre.play(lesson("b04"), calm("b04")).await, "fencing");
     assert_lost(&theatre.play(lesson("b13"), calm("b13")).await, "refund-once");
     theatre.close().await;

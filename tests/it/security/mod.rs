@@ -9,8 +9,8 @@ use crate::support::prelude::*;
 /// From one address; what is not let in is in the log, summed up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_guesses_the_operators_token_is_slowed_down_and_locks_nobody_out() {
-    let (home, settings) = (Home::new(), [("RATE_LIMIT", "on"), ("ADMIN_TOKEN", ADMIN_TOKEN)]);
-    let program = Program::serve(&home, &[], &settings).await;
+    let (home, settings) = (Home::new(), format!("RATE_LIMIT=on ADMIN_TOKEN={ADMIN_TOKEN}"));
+    let program = Program::serve(&home, &settings).await;
     let ask = |token: &str| program.ask("GET", "/api/v1/admin/sales/1/audit").bearer(token);
     let guesses = all_at_once((0..200).map(|_| ask("a guess").into_future())).await;
     let (slowed, wrong): (Vec<_>, Vec<_>) = guesses.iter().partition(|reply| reply.status == 429);

@@ -45,13 +45,9 @@ async fn be_hostile(program: &Program) -> String {
 async fn what_clients_send_forges_no_line_of_the_log_and_no_secret_gets_there() {
     for format in ["text", "json"] {
         let home = Home::new();
-        let settings = [
-            ("TOKEN_SECRET", TOKEN_SECRET),
-            ("ADMIN_TOKEN", ADMIN_TOKEN),
-            ("LOG_FORMAT", format),
-            ("RUST_LOG", "trace"), // of every crate
-        ];
-        let program = Program::serve(&home, &[], &settings).await;
+        let secrets = format!("TOKEN_SECRET={TOKEN_SECRET} ADMIN_TOKEN={ADMIN_TOKEN}");
+        let log = format!("LOG_FORMAT={format} RUST_LOG=trace"); // of every crate
+        let program = Program::serve(&home, &format!("{secrets} {log}")).await;
         let token = be_hostile(&program).await;
         wait_for!(program.stderr().contains("/api/v1/admin/sales"));
         let log = program.stderr();
@@ -91,34 +87,36 @@ async fn no_error_and_no_help_tells_a_password() {
     let home = Home::new();
     for call in CALLS.replace("PASSWORD", PASSWORD).trim().lines() {
         let parts: Vec<&str> = call.trim().split(", ").collect();
-        let mut command = home.command(&parts[0].split(' ').collect::<Vec<_>>());
-        let secret = format!("{PASSWORD} that is at least thirty-two bytes");
-        command.envs([("DATABASE_URL", parts[1]), ("REDIS_URL", parts[2])]);
-        command.envs([("TOKEN_SECRET", secret.as_str()), ("ADMIN_TOKEN", PASSWORD)]);
-        command.env("RUST_LOG", "debug");
-        let ended = home.finish(command).await;
+        let stores = format!("DATABASE_URL={} REDIS_URL={}", parts[1], parts[2]);
+        // Long enough for a secret.
+        let secrets = format!("TOKEN_SECRET={PASSWORD}-{PASSWORD} ADMIN_TOKEN={PASSWORD}");
+        let ended = home.run(&format!("{} {stores} {secrets} RUST_LOG=debug", parts[0])).await;
         let said = ended.stdout + &ended.stderr;
         assert!(!said.is_empty() && !said.contains(PASSWORD), "{call}: {said}");
         assert_eq!(ended.code == Some(0), parts[0].contains("--help"), "{said}");
     }
 }
 
+const SECRETS: &str =
+    "token_secret admin_token payment_key payment_webhook_secret sandbox-pay.jsonl";
+
 #[tokio::test]
 async fn files_are_for_their_owner_alone_and_no_link_is_followed() {
     let home = Home::new();
-    let [tokens, link, target] = ["tokens.json", "link", "target"].map(|name| home.0.join(name));
+    let [tokens, link, target] = ["tokens.json", "link", "target"].map(|name| home.path.join(name));
     let mint =
         async |file: &Path| home.run(&format!("tokens --users 1 --out {}", file.display())).await;
     symlink(&target, &link).expect("a link");
     mint(&link).await.assert_refused(&["cannot write"]);
     assert!(!target.exists());
     mint(&tokens).await.assert_done();
-    Program::serve(&home, &[], &[]).await.terminate().await;
+    Program::serve(&home, "").await.terminate().await;
     let mode = |file: &Path| fs::metadata(file).expect("it is there").permissions().mode();
     // Postgres, which root runs as another user, walks through.
     let data = home.data();
     assert_eq!(mode(&data) & 0o066, 0);
     let logs = entries(&data).filter(|file| file.extension().is_some_and(|is| is == "log"));
-    let readable = logs.chain([tokens]).filter(|file| mode(file) & 0o077 != 0);
+    let secrets = SECRETS.split(' ').map(|name| data.join(name));
+    let readable = logs.chain(secrets).chain([tokens]).filter(|file| mode(file) & 0o077 != 0);
     assert_eq!(readable.collect::<Vec<_>>(), [""; 0].map(PathBuf::from));
 }

@@ -31,8 +31,8 @@ pub fn token_for<'a>(path: &str, shopper: &'a Shopper) -> &'a str {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
-    let app = TestApp::start_with(Options::with_lab()).await;
-    let sale = app.sale(10, json!({"per_user_limit": 9})).await;
+    let limit = json!({"per_user_limit": 9});
+    let (app, sale) = TestApp::selling_with(Options::with_lab(), 10, limit).await;
     let (shopper, order) = app.buyer(&sale).await;
     // What needs no preflight; pages of a sister site send the cookie even with SameSite.
     let form = "application/x-www-form-urlencoded";
@@ -77,8 +77,7 @@ const OPTIONAL: [&str; 3] = ["/waiting-room", "/pass", "/challenge"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reading_changes_nothing_and_no_other_site_may_read() {
-    let app = TestApp::start_with(Options::with_lab()).await;
-    let sale = app.sale(10, json!({})).await;
+    let (app, sale) = TestApp::selling_with(Options::with_lab(), 10, json!({})).await;
     let (shopper, order) = app.buyer(&sale).await;
     let before = app.snapshot().await;
     for (_, path) in documented(&sale, &order) {

@@ -59,7 +59,7 @@ const COMMANDS: &str = "serve, worker, migrate, seed, tokens, audit, rebuild, la
 async fn help() {
     let home = Home::new();
     let help = async |words: &str| {
-        let mut command = home.command(&words.split_whitespace().collect::<Vec<_>>());
+        let mut command = home.command(words);
         command.arg("--help").env_clear();
         home.finish(command).await.assert_done().stdout.clone()
     };
@@ -104,15 +104,12 @@ async fn judge() {
 
 #[tokio::test]
 async fn audit() {
-    let servers = Servers::shared().await;
-    let (home, database) = (Home::new(), servers.database().await);
-    let run =
-        async |words: &str| home.finish(home.command_on(words, servers, &database, "seen:")).await;
-    run("seed").await.assert_done();
-    let mut text = run("audit").await.assert_done().stdout.clone();
+    let (home, database) = Home::on_shared_servers("seen:").await;
+    home.run("seed").await.assert_done();
+    let mut text = home.run("audit").await.assert_done().stdout.clone();
     let damage = "UPDATE sales SET taken = 3 WHERE title = 'Ten phones'";
     database.connect().await.execute(damage).await.expect("the damage is done");
-    let broken = run("audit --wait 0").await;
+    let broken = home.run("audit --wait 0").await;
     assert_eq!(broken.code, Some(1), "{broken:?}");
     text += &broken.stdout;
     shown("audit", &text, &[]);

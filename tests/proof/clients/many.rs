@@ -106,7 +106,7 @@ async fn a_server_without_descriptors_pauses_and_goes_on() {
     let home = Home::new();
     // A hard limit, which the program cannot raise, below the connections that it is told to take.
     let limit = format!("ulimit -Sn {DESCRIPTORS} && ulimit -Hn {DESCRIPTORS} && exec \"$@\"");
-    let mut command = launch::command("sh", &home.0);
+    let mut command = launch::command("sh", &home.path);
     command.args(["-c", &limit, "sh", env!("CARGO_BIN_EXE_flash-sale"), "serve"]);
     command.envs([("LISTEN_ADDR", "127.0.0.1:0"), ("RATE_LIMIT", "off")]);
     command.env("DATA_DIR", home.data()).env("MAX_CONNECTIONS", "10000");

@@ -29,13 +29,8 @@ async fn commands_take_a_cluster_and_sentinels() {
     let servers = Servers::own().await;
     let cluster = RedisCluster::start(&servers.folder("cluster")).await;
     for url in [cluster.url(), Watched::start(&servers.folder("watched")).await.url()] {
-        let home = Home::new();
-        let database = servers.database().await;
-        let run = async |words: &str| {
-            let mut command = home.command_on(words, &servers, &database, "");
-            command.env("REDIS_URL", &url);
-            home.finish(command).await
-        };
+        let home = Home::on(&servers, &servers.database().await, "");
+        let run = async |words: &str| home.run(&format!("{words} REDIS_URL={url}")).await;
         for words in ["rebuild", "seed", "rebuild", "audit --json"] {
             run(words).await.assert_done();
         }

@@ -8,11 +8,11 @@ use time::format_description::well_known::Rfc2822;
 const NEAR: time::Duration = time::Duration::HOUR;
 
 /// An instance whose clock is so much off.
-async fn turned(app: &TestApp, home: &Home, shift: &str) -> Program {
+async fn turned(home: &Home, shift: &str) -> Program {
     assert!(clock::libfaketime().is_some(), "{}", clock::LIBRARY_MISSING);
-    let clock = home.0.join(format!("clock{shift}"));
+    let clock = home.path.join(format!("clock{shift}"));
     fs::write(&clock, shift).expect("a file");
-    let mut command = home.command_on("serve", Servers::shared().await, &app.database, &app.prefix);
+    let mut command = home.command("serve");
     command.envs(clock::settings(&clock));
     let program = Program::serve_by(home, command).await;
     // Otherwise nothing would be shown.
@@ -24,8 +24,9 @@ async fn turned(app: &TestApp, home: &Home, shift: &str) -> Program {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_ids_payments_and_tokens_do_not_follow_a_clock_that_is_a_day_off() {
-    let (app, home) = (TestApp::start().await, Home::new());
-    let (ahead, behind) = (turned(&app, &home, "+1d").await, turned(&app, &home, "-1d").await);
+    let app = TestApp::start().await;
+    let home = Home::on(Servers::shared().await, &app.database, &app.prefix);
+    let (ahead, behind) = (turned(&home, "+1d").await, turned(&home, "-1d").await);
     let [at_ahead, at_behind] = [&ahead, &behind].map(|one| app.entrance().at(&one.base));
     let entrances = [app.entrance(), at_ahead, at_behind];
     tokio::join!(

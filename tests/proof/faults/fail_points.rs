@@ -159,7 +159,6 @@ async fn have_a_turn(app: &TestApp) {
 /// An order of an older epoch that the writer has in hand: it asks for a place in the live one.
 async fn late_order(app: &TestApp, sale: &str) {
     let order = new_order(0);
-    let user = order.user;
     let batch = batch_of(sale.parse().expect("an id"), 0, order);
     wait_for!("the late order is settled", {
         // As in the writer: an error is tried again, and here a panic is, too.
@@ -167,11 +166,8 @@ async fn late_order(app: &TestApp, sale: &str) {
         let settle = async move { services.orders.persist(&batch, Expect::PerhapsWritten).await };
         matches!(tokio::spawn(settle).await, Ok(Ok(()))).then_some(())
     });
-    let found = format!(
-        "SELECT count(*) FROM orders WHERE user_id = '{user}' AND status = 'pending_payment'"
-    );
     // One that was readmitted and then forgotten is found in the log.
-    wait_for!(app.number(&found).await == 1);
+    wait_for!(count(app, &order, "pending_payment").await == 1);
 }
 
 async fn evicted_sale(app: &TestApp) {

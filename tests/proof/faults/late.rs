@@ -36,9 +36,7 @@ async fn late_orders_survive_that_redis_is_lost_again_after_it_took_them_back() 
     let (_servers, [app, holder]) = own_pair().await;
     let (sale, late) = six_held_back(&holder).await;
     // They are in the log again, from where only the writer that has them may take them.
-    for instance in [&app, &holder] {
-        arm(instance, "recovery.read=error*always");
-    }
+    [&app, &holder].iter().for_each(|instance| arm(instance, "recovery.read=error*always"));
     arm(&holder, "writer.readmitted=error*always;writer.received=error*0");
     wait_for!(fired(&holder, "writer.readmitted") > 0);
     // Those that the writer took in hand; the others are in its channel.
@@ -47,9 +45,7 @@ async fn late_orders_survive_that_redis_is_lost_again_after_it_took_them_back() 
     assert_eq!(rows(&app).await, 0);
     rebuilt_by(&app, &sale, flush(&app)).await;
     assert_eq!(rows(&app).await, 0, "the rebuild had nothing to write");
-    for instance in [&app, &holder] {
-        instance.services.fail_points.clear();
-    }
+    [&app, &holder].iter().for_each(|instance| instance.services.fail_points.clear());
     assert_all_pending(&app, &sale, &late).await;
     assert_eq!(app.assert_sound(&sale).await.live, 6);
 }

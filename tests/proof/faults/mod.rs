@@ -138,6 +138,15 @@ fn new_order(number: u32) -> AcceptedOrder {
     AcceptedOrder { id, user: UserId::random(), slot: 0, key: None }
 }
 
+async fn count(app: &TestApp, order: &AcceptedOrder, status: &str) -> i64 {
+    let (id, user) = (order.id, order.user);
+    let query = format!(
+        "SELECT count(*) FROM orders
+         WHERE id = {id} AND user_id = '{user}' AND status = '{status}'"
+    );
+    app.number(&query).await
+}
+
 fn now_ms() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp() * 1_000
 }

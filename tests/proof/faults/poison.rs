@@ -36,15 +36,6 @@ async fn plant(app: &TestApp, sale: &str, created_ms: i64, orders: &[AcceptedOrd
     pipeline.exec_async(&mut redis).await.expect("planted");
 }
 
-async fn count(app: &TestApp, order: &AcceptedOrder, status: &str) -> i64 {
-    let (id, user) = (order.id, order.user);
-    let query = format!(
-        "SELECT count(*) FROM orders
-         WHERE id = {id} AND user_id = '{user}' AND status = '{status}'"
-    );
-    app.number(&query).await
-}
-
 /// Nothing that this program does leaves such an entry, and nobody acknowledges it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entry_of_an_epoch_that_has_ended_is_written_and_drained() {
@@ -119,8 +110,7 @@ async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_backlog_sheds_before_stock_is_taken_and_recovers_at_once() {
     let limits = Options { backlog_limit: Some(20), batch_limit: Some(4), ..Options::default() };
-    let app = TestApp::start_with(limits).await;
-    let sale = app.sale(1_000, json!({})).await;
+    let (app, sale) = TestApp::selling_with(limits, 1_000, json!({})).await;
     app.shopper().must_buy(&sale).await;
     app.assert_sound(&sale).await;
     app.allow_connections(false).await;

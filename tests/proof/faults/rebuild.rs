@@ -12,12 +12,11 @@ async fn processes_that_die_in_a_rebuild_one_after_the_other_leave_nothing_behin
     // Only then: while it is stopping it would still rebuild, and leave nothing to do.
     let database = app.stop().await;
     database.connect().await.execute(DISOWN).await.expect("postgres");
-    let home = Home::new();
+    let home = Home::on(&servers, &database, &prefix);
     for point in POINTS.iter().filter(|point| point.starts_with("rebuild.")) {
         let armed = format!("{point}=exit");
-        let mut command = home.command_on("serve", &servers, &database, &prefix);
-        command.env("FAIL_POINTS", &armed);
-        let mut program = Program::spawn(&home, command);
+        let serve = home.command(&format!("serve FAIL_POINTS={armed}"));
+        let mut program = Program::spawn(&home, serve);
         assert_eq!(program.end().await, None, "{armed}: {}", program.stderr());
         assert!(program.stderr().contains(point), "{armed}: {}", program.stderr());
         if *point == "rebuild.approved" {
@@ -166,8 +165,7 @@ async fn an_operator_rebuilds_a_sale_and_waits_to_rebuild_everything() {
     let mut winners = [bought, others];
     let (prefix, mut redis) = (app.prefix.clone(), app.redis().await);
     let database = app.stop().await;
-    let home = Home::new();
-    let command = |words: &str| home.command_on(words, servers, &database, &prefix);
+    let home = Home::on(servers, &database, &prefix);
     let launch = async |options| {
         let (database, prefix) = (database.clone(), prefix.clone());
         TestApp::launch(database, servers.redis.url(), prefix, options).await
@@ -176,7 +174,7 @@ async fn an_operator_rebuilds_a_sale_and_waits_to_rebuild_everything() {
     let mut damage = redis::pipe();
     damage.set(keys.buyers(id, 1), "nonsense").hdel(keys.state(id), "remaining");
     damage.exec_async(&mut redis).await.expect("damaged");
-    home.finish(command(&format!("rebuild --sale {one}"))).await.assert_done();
+    home.run(&format!("rebuild --sale {one}")).await.assert_done();
     let app = launch(Options::without_writer()).await;
     assert_eq!((epoch(&app, &one).await, epoch(&app, &other).await), (2, 1));
     app.database.assert_kept(&one, &winners[0]).await;
@@ -188,7 +186,7 @@ async fn an_operator_rebuilds_a_sale_and_waits_to_rebuild_everything() {
     let election = "SELECT pg_backend_pid() FROM pg_advisory_lock(
                         x'666c6173685f7262'::bigint # hashtext(current_schema())::bigint)";
     let backend: i32 = sqlx::query_scalar(election).fetch_one(&mut rival).await.expect("its lock");
-    let mut program = Program::spawn(&home, command("rebuild"));
+    let mut program = Program::spawn(&home, home.command("rebuild"));
     let says = |words: &str| program.stderr().contains(words);
     wait_for!(says("another rebuild is under way") && says(&backend.to_string()));
     let waiting = "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)

@@ -37,10 +37,8 @@ async fn the_metrics_show_that_admission_is_closed_while_redis_is_away() {
     let servers = Servers::own().await;
     let redis = RedisProcess::start(&servers.folder("other"), free_port(), &[]);
     redis.until_ready().await;
-    let home = Home::new();
-    let mut command = home.command_on("serve", &servers, &servers.database().await, "");
-    command.env("REDIS_URL", redis.url());
-    let program = Program::serve_by(&home, command).await;
+    let home = Home::on(&servers, &servers.database().await, "");
+    let program = Program::serve(&home, &format!("REDIS_URL={}", redis.url())).await;
     let shows = async |open: u8| {
         let admission = format!("flash_sale_admission_open {open}");
         let worker = format!("flash_sale_worker_failing{{worker=\"rebuild\"}} {}", 1 - open);

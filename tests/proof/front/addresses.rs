@@ -32,8 +32,8 @@ fn direct(deployment: &Deployment) -> String {
 async fn nobody_can_claim_to_be_somebody_else(kind: Kind) {
     let settings = [("RATE_LIMIT", "on"), ("TRUST_PROXY", "127.0.0.1")];
     let deployment = Deployment::start(1, &settings).await;
-    let proxy = Proxy::start(kind, &deployment).await;
-    let through = format!("{}/api/v1/session", proxy.base);
+    let proxy = kind.start(&deployment).await;
+    let through = proxy.url("/api/v1/session");
     assert!(refused(&somebody(5), &through).await > 0, "{kind:?}");
     let other = somebody(6).post(&through).send().await;
     assert_eq!(other.expect("an answer").status(), 201, "{kind:?}");
@@ -58,8 +58,8 @@ async fn callers_do_not_decide_what_is_traced() {
     let collector = format!("http://127.0.0.1:{}", free_port());
     let settings = [("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector), ("OTEL_TRACES_SAMPLER_ARG", "0")];
     let deployment = Deployment::start(1, &settings).await;
-    let nginx = Proxy::start(Kind::Nginx, &deployment).await;
-    let caddy = Proxy::start(Kind::Caddy, &deployment).await;
+    let nginx = Kind::Nginx.start(&deployment).await;
+    let caddy = Kind::Caddy.start(&deployment).await;
     let caller = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let sales = "/api/v1/sales";
     for (ask, is_traced) in [

@@ -2,13 +2,12 @@
 
 use super::*;
 use crate::support::plant::{IGNORE_THE_WINDOW, plant};
-use crate::support::proxy;
 
 struct Stage {
     app: TestApp,
     deaf: TestApp,
     cut_off: TestApp,
-    networks: Vec<proxy::Proxy>,
+    networks: Vec<Proxy>,
 }
 
 impl Stage {
@@ -17,8 +16,8 @@ impl Stage {
         let postgres = Address::of_postgres(servers.postgres.address());
         let redis = Address::Unix(servers.redis.socket());
         let targets = [postgres.clone(), postgres, redis];
-        let networks = join_all(targets.map(proxy::Proxy::start)).await;
-        let launch = |postgres: &proxy::Proxy, redis: String| {
+        let networks = join_all(targets.map(Proxy::start)).await;
+        let launch = |postgres: &Proxy, redis: String| {
             let database = app.database.clone().through(postgres.address());
             TestApp::launch(database, redis, app.prefix.clone(), Options::without_writer())
         };

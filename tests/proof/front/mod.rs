@@ -5,7 +5,7 @@ mod deafness;
 mod rolling;
 mod streams;
 
-use crate::support::{app::while_dropping, events::Events, launch, prelude::*, processes::pid_of};
+use crate::support::{app::while_dropping, events::Events, launch, prelude::*};
 use reqwest::Client;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,22 @@ impl Kind {
         }
         command
     }
+
+    async fn start(self, deployment: &Deployment) -> Program {
+        let folder = launch::name_in(&deployment.home.path, "proxy-");
+        fs::create_dir(&folder).expect("a folder");
+        let port = free_port();
+        let mut command = self.command(&folder, port, &deployment.addresses);
+        launch::end_with_this_process(&mut command, Signal::SIGKILL);
+        command.current_dir(&folder).stdin(Stdio::null());
+        let mut proxy = Program::spawn(&deployment.home, command);
+        proxy.base = format!("http://127.0.0.1:{port}");
+        wait_for!("the proxy has an instance to ask", {
+            let asked = proxy.ask("GET", "/routable").send().await;
+            asked.is_ok_and(|reply| reply.status == 200).then_some(())
+        });
+        proxy
+    }
 }
 
 /// The file with these addresses instead of its own; a panic if it does not have what is replaced.
@@ -56,52 +72,9 @@ fn nginx_conf(text: &str, port: u16, instances: &[SocketAddr]) -> String {
     lines.join("\n").replace(listen, &format!("listen 127.0.0.1:{port};"))
 }
 
-struct Proxy {
-    child: Child,
-    base: String,
-    log: PathBuf,
-}
-
-impl Proxy {
-    async fn start(kind: Kind, deployment: &Deployment) -> Self {
-        let folder = launch::name_in(&deployment.home.0, "proxy-");
-        fs::create_dir(&folder).expect("a folder");
-        let port = free_port();
-        let log = folder.join("stderr");
-        let mut command = kind.command(&folder, port, &deployment.addresses);
-        launch::end_with_this_process(&mut command, Signal::SIGKILL);
-        command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
-        let child = command.stderr(fs::File::create(&log).expect("a file")).spawn();
-        let child = child.expect("it runs (scripts/setup.sh proof installs it)");
-        let proxy = Self { child, base: format!("http://127.0.0.1:{port}"), log };
-        wait_for!("the proxy has an instance to ask", {
-            let asked = proxy.ask("GET", "/routable").send().await;
-            asked.is_ok_and(|reply| reply.status == 200).then_some(())
-        });
-        proxy
-    }
-
-    fn entrance(&self) -> Entrance {
-        Entrance::of(&self.base, SECRET)
-    }
-
-    fn ask(&self, method: &str, path: &str) -> Ask {
-        ask(&client(), method, format!("{}{path}", self.base))
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        // nginx' workers are of its group.
-        nix::sys::signal::killpg(pid_of(self.child.id()), Signal::SIGKILL).ok();
-        self.child.wait().ok();
-    }
-}
-
 pub struct Deployment {
     home: Home,
     database: Database,
-    settings: Vec<(&'static str, String)>,
     addresses: Vec<SocketAddr>,
     instances: Vec<Option<Program>>,
 }
@@ -111,12 +84,11 @@ impl Deployment {
         let servers = Servers::shared().await;
         let database = servers.database().await;
         let prefix = format!("{}:", database.name);
-        let mut settings = settings_of(servers, &database, &prefix).to_vec();
-        settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        let mut home = Home::on(servers, &database, &prefix);
+        home.settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let mut deployment = Self {
-            home: Home::new(),
+            home,
             database,
-            settings,
             addresses: (0..size).map(|_| (Ipv4Addr::LOCALHOST, free_port()).into()).collect(),
             instances: (0..size).map(|_| None).collect(),
         };
@@ -127,10 +99,8 @@ impl Deployment {
     }
 
     async fn start_instance(&mut self, number: usize) {
-        let mut command = self.home.command(&["serve"]);
-        command.envs(self.settings.iter().cloned());
-        command.env("LISTEN_ADDR", self.addresses[number].to_string());
-        self.instances[number] = Some(Program::serve_by(&self.home, command).await);
+        let listens = format!("LISTEN_ADDR={}", self.addresses[number]);
+        self.instances[number] = Some(Program::serve(&self.home, &listens).await);
     }
 
     pub fn running(&self) -> &Program {

@@ -39,7 +39,7 @@ async fn shop_on(entrance: Entrance, sale: String, told: Arc<Mutex<Told>>) {
 }
 
 struct Scene {
-    proxy: Proxy,
+    proxy: Program,
     deployment: Deployment,
     sale: String,
     rush: Rush,
@@ -49,11 +49,11 @@ impl Scene {
     async fn start(kind: Kind) -> Self {
         let settings = [("DRAIN_NOTICE", NOTICE), ("TRUST_PROXY", "127.0.0.1")];
         let deployment = Deployment::start(3, &settings).await;
-        let proxy = Proxy::start(kind, &deployment).await;
+        let proxy = kind.start(&deployment).await;
         let sale = deployment.running().sale(1_000_000).await;
         let mut rush = Rush::default();
         for _ in 0..LANES {
-            rush.lanes.spawn(shop_on(proxy.entrance(), sale.clone(), rush.told.clone()));
+            rush.lanes.spawn(shop_on(proxy.entrance(SECRET), sale.clone(), rush.told.clone()));
         }
         let scene = Self { proxy, deployment, sale, rush };
         scene.until_answered(500).await;
@@ -70,7 +70,7 @@ impl Scene {
         assert_has(&audit, json!({"ok": true, "conserved": true}));
         self.deployment.database.assert_kept(&self.sale, &told.winners).await;
         if !told.failures.is_empty() {
-            println!("{}", fs::read_to_string(&self.proxy.log).unwrap_or_default());
+            println!("{}", self.proxy.stderr());
         }
         told.failures
     }

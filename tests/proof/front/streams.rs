@@ -2,7 +2,7 @@
 
 use super::*;
 
-async fn follow(proxy: &Proxy, sale: &str) -> Events {
+async fn follow(proxy: &Program, sale: &str) -> Events {
     let mut events = Events::of(proxy.ask("GET", &format!("/api/v1/sales/{sale}/events"))).await;
     events.until(|_| true).await;
     events
@@ -12,7 +12,7 @@ async fn follow(proxy: &Proxy, sale: &str) -> Events {
 /// kept alive.
 async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) {
     let mut deployment = Deployment::start(2, &[]).await;
-    let proxy = Proxy::start(kind, &deployment).await;
+    let proxy = kind.start(&deployment).await;
     let sale = deployment.running().sale(100).await;
     let mut followers = Vec::new();
     for _ in 0..6 {
@@ -23,7 +23,7 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
         while !next().await.starts_with(':') {}
     }
     for sold in 1..=4 {
-        let shopper = proxy.entrance().shopper();
+        let shopper = proxy.entrance(SECRET).shopper();
         let order = shopper.must_buy(&sale).await;
         for events in &mut followers {
             events.until(|event| event["remaining"] == 100 - sold).await;
@@ -33,7 +33,7 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
         order.until(|event| event["status"] == "pending_payment").await;
     }
     deployment.instances[0] = None; // killed
-    proxy.entrance().shopper().must_buy(&sale).await;
+    proxy.entrance(SECRET).shopper().must_buy(&sale).await;
     let (mut lost, mut kept) = (0, 0);
     for mut events in followers {
         let heard = async {

@@ -5,6 +5,7 @@ mod history;
 mod workload;
 
 use super::nodes::{apart, forget};
+use super::zookeeper::proxied;
 use crate::support::proxy::{Address, Fault, Lost, Proxy};
 use crate::support::{Servers, locks::*, random::Random};
 use history::*;
@@ -214,15 +215,13 @@ async fn checker_advisory_amid_pauses_never_two() {
 
 #[tokio::test]
 async fn checker_zookeeper_amid_cuts() {
-    let server = zookeeper!();
-    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let (proxy, cluster) = proxied(zookeeper!()).await;
     let cuts = async {
         loop {
             sleep(Duration::from_millis(400)).await;
             proxy.cut();
         }
     };
-    let cluster = proxy.address().to_string();
     let workload = steady("zk");
     assert_sound(&workload.run_amid(cuts, |_| ZooKeeperLock::new(Zoo::new(&cluster, SOON))).await);
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
@@ -233,8 +232,8 @@ async fn checker_zookeeper_amid_cuts() {
 async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
     let server = zookeeper!();
     let session = session_on(&line("pace").await).await;
-    let proxy = Proxy::start(Address::Tcp(server.address())).await;
-    let clusters = [proxy.address().to_string(), server.cluster()];
+    let (proxy, cluster) = proxied(server).await;
+    let clusters = [cluster, server.cluster()];
     for _ in 0..10 {
         let longest_pause = Cell::default();
         let workload = told("zk-cut-off");

@@ -20,7 +20,7 @@ async fn watched(cluster: &str, name: &str) -> (ZooKeeperLock, Arc<Interceptor>)
     (lock, interceptor)
 }
 
-async fn proxied(server: &ZooKeeperServer) -> (Proxy, String) {
+pub async fn proxied(server: &ZooKeeperServer) -> (Proxy, String) {
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let cluster = proxy.address().to_string();
     (proxy, cluster)

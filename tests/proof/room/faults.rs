@@ -3,8 +3,8 @@
 use super::*;
 
 async fn positions(people: &[Shopper], sale: &str) -> Vec<u64> {
-    let places = join_all(people.iter().map(|shopper| look(shopper, sale))).await;
-    places.iter().map(|place| place.body["position"].as_u64().expect("a place")).collect()
+    let places = join_all(people.iter().map(|shopper| until(shopper, sale, "waiting"))).await;
+    places.iter().map(|place| place["position"].as_u64().expect("a place")).collect()
 }
 
 /// Their instance goes, and Redis comes back with its data: nobody loses their place.

@@ -59,6 +59,6 @@ async fn draw_now(app: &TestApp, sale: &str) {
     app.in_redis::<i64>(redis::cmd("HSET").arg(&[&key(app, sale), "draw_at", "1"])).await;
 }
 
-async fn field(app: &TestApp, sale: &str, name: &str) -> Option<i64> {
+async fn field<T: redis::FromRedisValue>(app: &TestApp, sale: &str, name: &str) -> Option<T> {
     app.in_redis(redis::cmd("HGET").arg(&[&key(app, sale), name])).await
 }

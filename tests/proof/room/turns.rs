@@ -72,8 +72,8 @@ async fn a_pause_holds_the_queue_and_then_somebody_far_behind_has_an_estimate() 
         let place = until(shopper, &sale, "waiting").await;
         assert_has(&place, json!({"sale_state": "paused", "estimate_secs": null}));
     }
-    let before = field(&app, &sale, "frontier").await;
-    wait_for!(field(&app, &sale, "change").await.is_some());
+    let before = field::<i64>(&app, &sale, "frontier").await;
+    wait_for!(field::<i64>(&app, &sale, "change").await.is_some());
     assert_eq!(field(&app, &sale, "frontier").await, before);
     app.steer(&sale, "resume").await;
     wait_for!("somebody waits and has an estimate", {

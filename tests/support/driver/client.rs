@@ -90,6 +90,11 @@ impl Client {
         (answer, order)
     }
 
+    pub async fn steer(&mut self, sale: u8, kind: Kind) -> Answer {
+        let instance = self.any_instance();
+        self.ask(&Buyer::operator(sale), kind, NO_ORDER, instance).await.0
+    }
+
     pub async fn click_twice(&self, buyer: &Buyer, at: [usize; 2]) -> Option<i64> {
         let clicks = at.map(|at| self.ask(buyer, Kind::Buy, NO_ORDER, at));
         let mut told = join_all(clicks).await.into_iter();

@@ -16,7 +16,7 @@ pub struct Habits {
     pub stock: i64,
     pub per_user_limit: i64,
     pub seconds_to_pay: u64,
-    pub popularity: u64,
+    pub popularity: usize,
     /// Of the accepted orders, the share that is paid, and that is cancelled; the rest lapses.
     pub pay: f64,
     pub cancel: f64,
@@ -127,7 +127,7 @@ impl World {
 }
 
 pub async fn admin(at: SocketAddr, path: &str, body: Option<Value>) -> Result<(u16, Value)> {
-    let (client, url) = (client(), format!("http://{at}/api/v1/admin/sales{path}"));
+    let (client, url) = (client(), format!("http://{at}/api/v1/admin/{path}"));
     let ask = ask(&client, if body.is_some() { "POST" } else { "GET" }, url).maybe_json(body);
     let reply = ask.bearer(ADMIN_TOKEN).within(Duration::from_secs(30)).send().await?;
     Ok((reply.status.as_u16(), reply.body))

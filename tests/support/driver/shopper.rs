@@ -2,7 +2,7 @@
 
 use super::client::{Buyer, Client};
 use super::*;
-use std::collections::VecDeque;
+use std::{collections::VecDeque, convert::Infallible, iter::repeat_n};
 
 const RETRIES: usize = 12;
 const REMEMBERED: usize = 64;
@@ -13,11 +13,6 @@ pub struct Shopper {
     client: Client,
     place: Option<(u8, usize)>,
     remembered: VecDeque<(Buyer, i64)>,
-}
-
-fn is_unclear(answer: Answer) -> bool {
-    use Answer::{NeverSent, RateLimited, Unavailable, Unknown};
-    matches!(answer, Unknown | Unavailable | RateLimited | NeverSent)
 }
 
 impl Shopper {
@@ -73,16 +68,10 @@ impl Shopper {
         if let Some((sale, _)) = self.place {
             return sale;
         }
-        let sales = &self.client.world.sales;
-        let all: u64 = sales.iter().map(|sale| sale.habits.popularity).sum();
-        let mut drawn = self.client.random.below(all.max(1));
-        for (sale, index) in sales.iter().zip(0..) {
-            if drawn < sale.habits.popularity {
-                return index;
-            }
-            drawn -= sale.habits.popularity;
-        }
-        0
+        let sales = self.client.world.sales.iter().zip(0..);
+        let drawn_from = sales.flat_map(|(sale, index)| repeat_n(index, sale.habits.popularity));
+        let drawn_from: Vec<u8> = drawn_from.collect();
+        drawn_from[self.client.random.index(drawn_from.len())]
     }
 
     fn choose_instance(&mut self) -> usize {
@@ -94,25 +83,32 @@ impl Shopper {
         self.client.ask(buyer, kind, order, instance).await
     }
 
-    async fn asks_again(&mut self, is_unclear: bool, millis: Range<u64>) -> bool {
-        if !is_unclear || self.client.world.is_stopping() {
-            return false;
+    /// Asks again and again until the answer is clear; the last one.
+    async fn insist(
+        &mut self,
+        buyer: &Buyer,
+        kind: Kind,
+        order: i64,
+        pause: Range<u64>,
+    ) -> (Answer, i64) {
+        use Answer::{Conflict, NeverSent, RateLimited, Unavailable, Unknown};
+        let mut told = (Unknown, NO_ORDER);
+        for _ in 0..RETRIES {
+            told = self.ask(buyer, kind, order).await;
+            // A conflict: too early, it is not written yet.
+            let is_unclear =
+                matches!(told.0, Unknown | Unavailable | RateLimited | NeverSent | Conflict);
+            if !is_unclear || self.client.world.is_stopping() {
+                break;
+            }
+            tokio::time::sleep(self.client.random.millis(pause.clone())).await;
         }
-        tokio::time::sleep(self.client.random.millis(millis)).await;
-        true
+        told
     }
 
     async fn buy(&mut self, buyer: &Buyer) -> Option<i64> {
-        for _ in 0..RETRIES {
-            let (answer, order) = self.ask(buyer, Kind::Buy, NO_ORDER).await;
-            if answer.is_accepted() {
-                return Some(order);
-            }
-            if !self.asks_again(is_unclear(answer), 10..60).await {
-                return None;
-            }
-        }
-        None
+        let (answer, order) = self.insist(buyer, Kind::Buy, NO_ORDER, 10..60).await;
+        answer.is_accepted().then_some(order)
     }
 
     async fn decide(&mut self, buyer: &Buyer, order: i64) {
@@ -127,13 +123,7 @@ impl Shopper {
         } else {
             return;
         };
-        for _ in 0..RETRIES {
-            let (answer, _) = self.ask(buyer, kind, order).await;
-            // A conflict: too early, it is not written yet.
-            if !self.asks_again(is_unclear(answer) || answer == Answer::Conflict, 5..40).await {
-                return;
-            }
-        }
+        self.insist(buyer, kind, order, 5..40).await;
     }
 
     async fn look_back(&mut self) {
@@ -161,86 +151,56 @@ impl Shopper {
 
 /// Buys and pays what is left; whether all of these sales ended with "sold out".
 pub async fn sell_off(world: &Arc<World>) -> bool {
-    let mut buyers: JoinSet<bool> = JoinSet::new();
-    let sales = world.sales.iter().zip(0u8..);
-    for (_, sale) in sales.filter(|(sale, _)| sale.habits.is_sold_off) {
-        for number in 0..8 {
-            let client = Client::new(world, 10_000 + u16::from(sale) * 100 + number);
-            buyers.spawn(buy_until_sold_out(client, sale));
-        }
-    }
-    buyers.join_all().await.into_iter().all(|heard| heard)
+    let sales = world.sales.iter().zip(0u8..).filter(|(sale, _)| sale.habits.is_sold_off);
+    let lanes = sales.flat_map(|(_, sale)| (0..8).map(move |number| (sale, number)));
+    let buyers = lanes.map(|(sale, number)| {
+        let client = Client::new(world, 10_000 + u16::from(sale) * 100 + number);
+        buy_until_sold_out(client, sale)
+    });
+    join_all(buyers).await.into_iter().all(|heard| heard)
 }
 
 async fn buy_until_sold_out(mut client: Client, sale: u8) -> bool {
-    let deadline = Instant::now() + SOLD_OFF_WITHIN;
     let mut buyer = Buyer::with_key(&client.world, sale);
-    while Instant::now() < deadline {
+    let sold_out = poll::<_, Infallible>(SOLD_OFF_WITHIN, 20, async || {
         let instance = client.any_instance();
         let (answer, order) = client.ask(&buyer, Kind::Buy, NO_ORDER, instance).await;
-        if answer == Answer::SoldOut {
-            return true;
-        }
-        let lapsed = Instant::now() + LAPSED_AFTER;
-        while order != NO_ORDER && Instant::now() < lapsed {
-            let (paid, _) = client.ask(&buyer, Kind::Pay, order, instance).await;
-            if matches!(paid, Answer::Order(_)) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        if order == NO_ORDER {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        } else {
+        if order != NO_ORDER {
+            let paid = poll::<_, Infallible>(LAPSED_AFTER, 10, async || {
+                let (paid, _) = client.ask(&buyer, Kind::Pay, order, instance).await;
+                Ok(matches!(paid, Answer::Order(_)).then_some(()))
+            });
+            paid.await.ok();
             buyer = Buyer::with_key(&client.world, sale);
         }
-    }
-    false
+        Ok((answer == Answer::SoldOut).then_some(()))
+    });
+    sold_out.await.is_ok_and(|heard| heard.is_some())
 }
 
-pub struct Operator(Client);
-
-impl Operator {
-    pub fn new(world: &Arc<World>) -> Self {
-        Self(Client::new(world, u16::MAX))
-    }
-
-    pub async fn run(mut self) {
-        let world = self.0.world.clone();
-        while !world.is_stopping() {
-            for (sale, number) in world.sales.iter().zip(0u8..) {
-                if sale.habits.is_paused_often {
-                    self.ask(number, Kind::Pause).await;
-                    self.wait(20..150).await;
-                    // One that stays paused would end the run of its buyers.
-                    for _ in 0..600 {
-                        if self.ask(number, Kind::Resume).await == Answer::Done {
-                            break;
-                        }
-                        tokio::time::sleep(Duration::from_millis(50)).await;
+/// Pauses, resumes and restocks, as the sales' habits are, until the world stops.
+pub async fn operate(world: Arc<World>) {
+    let mut operator = Client::new(&world, u16::MAX);
+    while !world.is_stopping() {
+        for (sale, number) in world.sales.iter().zip(0u8..) {
+            if sale.habits.is_paused_often {
+                operator.steer(number, Kind::Pause).await;
+                tokio::time::sleep(operator.random.millis(20..150)).await;
+                // One that stays paused would end the run of its buyers.
+                for _ in 0..600 {
+                    if operator.steer(number, Kind::Resume).await == Answer::Done {
+                        break;
                     }
-                }
-                if sale.habits.stock_changes && self.0.random.chance(0.3) {
-                    let add = self.0.random.below(12) as i16 - 4;
-                    if add != 0 {
-                        self.ask(number, Kind::AddStock(add)).await;
-                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
-            self.wait(20..200).await;
+            if sale.habits.stock_changes && operator.random.chance(0.3) {
+                let add = operator.random.below(12) as i16 - 4;
+                if add != 0 {
+                    operator.steer(number, Kind::AddStock(add)).await;
+                }
+            }
         }
-    }
-
-    async fn wait(&mut self, millis: Range<u64>) {
-        tokio::time::sleep(self.0.random.millis(millis)).await;
-    }
-
-    async fn ask(&mut self, sale: u8, kind: Kind) -> Answer {
-        let instance = self.0.any_instance();
-        self.ask_at(sale, kind, instance).await
-    }
-
-    pub async fn ask_at(&self, sale: u8, kind: Kind, instance: usize) -> Answer {
-        (self.0.ask(&Buyer::operator(sale), kind, NO_ORDER, instance).await).0
+        tokio::time::sleep(operator.random.millis(20..200)).await;
     }
 }

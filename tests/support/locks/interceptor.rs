@@ -45,7 +45,7 @@ impl Breakpoint {
         self.resumed.cancel();
     }
 
-    async fn stop(&self) {
+    async fn stop(self) {
         self.reached.cancel();
         self.resumed.cancelled().await;
     }
@@ -125,9 +125,7 @@ impl Watcher for Interceptor {
                     breakpoint.stop().await;
                     Verdict::Go
                 }
-                Some(Kind::After(breakpoint)) => {
-                    Verdict::GoThenWait(Box::pin(async move { breakpoint.stop().await }))
-                }
+                Some(Kind::After(breakpoint)) => Verdict::GoThenWait(Box::pin(breakpoint.stop())),
             }
         })
     }
