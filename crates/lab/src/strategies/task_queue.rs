@@ -9,9 +9,7 @@ pub struct Node {
 }
 
 pub async fn open(bench: &Bench) -> Result<Node> {
-    Ok(Node {
-        queue: TaskQueue::open(bench, |bench, tx, asked| Box::pin(serve(bench, tx, asked)))?,
-    })
+    Ok(Node { queue: TaskQueue::open(bench, |on, tx, asked| Box::pin(serve(on, tx, asked)))? })
 }
 
 impl Sell for Node {
