@@ -107,10 +107,13 @@ const READABLE_AGAIN: &str =
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sale_whose_orders_cannot_be_read_keeps_no_other_one_shut() {
     let app = TestApp::start().await;
-    let mut sales = join_all((0..3).map(|_| sold(&app, 20, 5))).await;
-    for (sale, _) in &sales {
-        app.assert_sound(sale).await;
+    let mut sales = Vec::new();
+    for _ in 0..3 {
+        let (sale, winners) = sold(&app, 20, 5).await;
+        app.assert_sound(&sale).await;
+        sales.push((sale, winners));
     }
+    // Not the last: the newest order has to be readable, above which order numbers go on.
     let bad = sales[1].0.clone();
     let before = epoch(&app, &bad).await;
     app.execute(&unreadable(&bad)).await;
