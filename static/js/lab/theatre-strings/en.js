@@ -109,7 +109,7 @@ export default {
   'locks.unknown': 'not known',
   'locks.test': 'Test:',
   'locks.trips': '{acquire} + {release}',
-  'locks.measured': '{p50}, n\u00a0=\u00a0{n}',
+  'locks.measured': '{p50}, n = {n}',
   'locks.measured_all': '{p50} typical, {p99} at worst (99 %), {n} samples',
   'locks.not_measured': 'Not measured here',
   'locks.us': '{n} µs',

@@ -108,7 +108,7 @@ export default {
   'locks.unknown': '未知',
   'locks.test': '测试：',
   'locks.trips': '{acquire}＋{release}',
-  'locks.measured': '{p50}，n\u00a0=\u00a0{n}',
+  'locks.measured': '{p50}，n = {n}',
   'locks.measured_all': '通常 {p50}，最差（99 %）{p99}，{n} 个样本',
   'locks.not_measured': '这里没有测',
   'locks.us': '{n} 微秒',
