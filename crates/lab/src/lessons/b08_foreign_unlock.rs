@@ -14,7 +14,7 @@ async fn finally_unlock(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("finally-unlock", EVERYBODY).await?;
     let _hers = alice.takes(&SetPxNoOwner::new(alice.line(), LONG), "acquire").await?;
     let his = bob.tries(&SetPxNoOwner::new(bob.line(), LONG), "try").await?;
-    if always(stage) || his.is_some() {
+    if stage.options().is("cleanup", "always") || his.is_some() {
         let _ = bob.does(unlock(bob.line(), stage.key(LOCK))).last("cleanup").await??;
     }
     let _carols = carol.tries(&SetPxNoOwner::new(carol.line(), LONG), "try").await?;
@@ -26,7 +26,7 @@ async fn twice(stage: &Stage) -> Result {
     let hers = alice.takes(&SetPxNoOwner::new(alice.line(), LONG), "acquire").await?;
     let _ = alice.unlocks(hers, "unlock").await?;
     let _his = bob.tries(&SetPxNoOwner::new(bob.line(), LONG), "try").await?;
-    if always(stage) {
+    if stage.options().is("cleanup", "always") {
         let _ = alice.does(unlock(alice.line(), stage.key(LOCK))).last("cleanup").await??;
     }
     let _carols = carol.tries(&SetPxNoOwner::new(carol.line(), LONG), "try").await?;
@@ -50,10 +50,6 @@ async fn owner_check(stage: &Stage) -> Result {
 async fn unlock(line: Line, name: String) -> Result<i64, RedisError> {
     //= FLAW Nothing asks whose lock this is.
     line.send(cmd("DEL").arg(&name)).await
-}
-
-fn always(stage: &Stage) -> bool {
-    stage.options().is("cleanup", "always")
 }
 
 const UNLOCK: Mark = mark(file!(), "line.send(");

@@ -10,7 +10,7 @@ pub type Result<T = (), E = LessonError> = std::result::Result<T, E>;
 pub enum LessonError {
     #[error("the machine was too slow for this play: {0}")]
     TooSlow(&'static str),
-    #[error("this process stood still for so long that a lease may have ended")]
+    #[error("this machine stood still for so long that a lease may have ended")]
     StoodStill,
     #[error("a lesson does not go as it is written: {0}")]
     NotAsWritten(String),

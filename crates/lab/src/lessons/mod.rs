@@ -9,7 +9,7 @@
 //! | [`stage`] | clients that do nothing until they are told to; what is recorded |
 //! | [`timeline`] | the record, and its shape for the page |
 //! | [`waiting`] | how long anything may take that should happen at once |
-//! | [`pauses`] | whether this process stood still: the only excuse for playing again |
+//! | [`pauses`] | whether this machine stood still: the only excuse for playing again |
 //! | [`recorded`] | a play from a file, where a server is missing |
 //! | [`shop`] | what the lock protects, and what an order is paid with |
 //! | `proxy` | a wire between a client and a server that can be cut |
@@ -93,7 +93,7 @@ pub fn find(id: &str) -> Option<&'static Lesson> {
 
 /// How long a play may take: the longest pauses that options allow, a few times.
 const LONGEST_PLAY: Duration = Duration::from_secs(30);
-/// How often a play begins again because this process stood still. Then its verdict stands.
+/// How often a play begins again because this machine stood still. Then its verdict stands.
 pub const MOST_REPEATS: u32 = 3;
 
 /// Plays lessons; a few at a time.

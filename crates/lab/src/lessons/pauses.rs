@@ -1,8 +1,9 @@
-//! Has this process stood still? Measured, so that a verdict need not be excused.
+//! Has this machine stood still? Measured, so that a verdict need not be excused.
 //!
 //! ```text
 //! a task of the play: sleep 10 ms ── woke up 90 ms later ──▶ 80 ms are missing
 //! the stage hand's own looks: took 60 ms ──────────────────▶ 50 ms are missing
+//! a request let pass: replied to, or given up, after 70 ms ▶ 60 ms are missing
 //! ```
 //!
 //! A play is begun again only if so much time is missing that a lease may have ended by it.

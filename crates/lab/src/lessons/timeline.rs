@@ -91,7 +91,7 @@ impl Event {
 #[derive(Debug, Clone)]
 pub struct Timeline {
     pub lesson: &'static Lesson,
-    /// How often it was begun again because this process had stood still.
+    /// How often it was begun again because this machine had stood still.
     pub repeats: u32,
     /// From a file, as it went when it was recorded; and why it was not played now.
     pub recorded: Option<Words>,
@@ -104,7 +104,7 @@ pub struct Timeline {
 #[derive(Debug, Clone)]
 pub enum Moment {
     Step(Box<Event>),
-    /// The process stood still for too long, and the play begins again: forget the steps so far.
+    /// The machine stood still for too long, and the play begins again: forget the steps so far.
     Again,
 }
 
@@ -115,7 +115,7 @@ pub struct Play {
     #[schema(example = "b03")]
     pub lesson: &'static str,
     pub title: &'static str,
-    /// How often it was begun again because the pause detector had seen this process stand still;
+    /// How often it was begun again because the pause detector had seen this machine stand still;
     /// at most three times.
     pub repeats: u32,
     /// Not played now, but from a recording: this machine lacks a server.

@@ -9,9 +9,10 @@ use super::{LOCK, Stage, recording::Step};
 use locks::wire::{Clock, Line, Reply, Sql, Tapped, Verdict};
 use locks::{Acquired, Guard, Lock, LockError, Released, zookeeper::Zoo};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
-use std::{future::Future, panic::Location, time::Duration};
+use std::{panic::Location, time::Duration};
+use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinError};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A client: its connections, its clock, its gate. Another process, as far as any lock can tell.
@@ -162,11 +163,21 @@ impl Client {
     async fn let_pass(&self, waiting: Waiting, verdict: Verdict, step: Name) -> Result<Reply> {
         let Waiting { sent, decide } = waiting;
         let is_staged = !matches!(verdict, Verdict::Go);
-        if decide.send(verdict).is_err() {
-            return Err(LessonError::TooSlow("a client gave up while it was waited for"));
-        }
+        // Of a request that its client gives up, only this is heard: the sender is dropped with it.
+        let (done, is_done) = oneshot::channel();
+        let tells = Box::pin(async { done.send(()).unwrap_or_default() });
+        let verdict = if is_staged { verdict } else { Verdict::GoThenWait(tells) };
+        let asked = Instant::now();
+        decide.send(verdict).map_err(|_| LessonError::TooSlow(GAVE_UP))?;
         let replied = self.gate.wait(|| self.gate.replies.lock().remove(&sent.id));
-        let reply = in_time(replied, "a reply that should come did not").await?;
+        let reply = tokio::select! {
+            reply = in_time(replied, "a reply that should come did not") => Some(reply?),
+            Err(_) = is_done, if !is_staged => None,
+        };
+        if !is_staged {
+            self.stage.0.pauses.note(asked.elapsed());
+        }
+        let reply = reply.ok_or(LessonError::TooSlow(GAVE_UP))?;
         let event = Event {
             to: self.stage.0.lesson.actor(&sent.node),
             command: Some(sent.text),
@@ -190,11 +201,6 @@ impl Client {
         let heard = in_time(heard, "a message that should come did not").await?;
         let (command, reply) = (Some("MESSAGE".to_owned()), Some(heard));
         self.stage.write(Event { command, reply, ..Event::of(self.id, step) }).await
-    }
-
-    /// Whether no message has come so far.
-    pub fn heard_nothing(&self) -> bool {
-        self.gate.heard.lock().is_empty()
     }
 
     /// Waits until its lock tells it that the lease is over, and stops working.
@@ -248,6 +254,7 @@ impl Client {
     }
 }
 
+const GAVE_UP: &str = "a client gave up while it was waited for";
 const NO_REQUEST: &str = "a request that should come did not";
 const NO_END: &str = "it does not end";
 /// The outcome of an attempt: the lock is its client's.
@@ -358,8 +365,9 @@ impl<T> Doing<T> {
         self.task.abort_handle()
     }
 
-    /// Whether it has neither ended nor anything of its work to send: it sleeps.
+    /// Whether it has neither ended, nor heard anything, nor anything to send: it sleeps.
     pub fn sleeps(&self) -> bool {
-        !self.client.gate.is_met() && !self.task.is_finished()
+        let gate = &self.client.gate;
+        !gate.is_met() && gate.heard.lock().is_empty() && !self.task.is_finished()
     }
 }
