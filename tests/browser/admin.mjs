@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { join } from 'node:path';
+import { eventually } from './support.mjs';
 
 export function admin(stage) {
   const enter = async (options) => {
@@ -74,6 +75,7 @@ export function admin(stage) {
 
       await made.getByRole('button', { name: /^Close/ }).click();
       await page.getByRole('button', { name: 'No, go back' }).click();
+      await page.locator('dialog').waitFor({ state: 'detached' });
       await made.getByText('Open now').waitFor();
       await more.click();
       await made.getByRole('button', { name: /^Close/ }).click();
@@ -113,11 +115,9 @@ export function admin(stage) {
       const { order_id: paid } = await stage.server.buy(sale, payer);
       for (let n = 0; n < 52; n++) await stage.server.buy(sale);
       const page = await enter({ expected: ['status of 422'] });
-      for (;;) { // the last orders may still be on their way
-        await page.getByRole('button', { name: 'Inspect To be audited' }).click();
-        await page.waitForSelector('.invariants li');
-        if (await page.locator('.invariants .yes').count() === 7) break;
-      }
+      await eventually(async () => (await stage.server.admin('GET', `/${sale.id}/audit`)).quiescent, 'the last order'); // it may still be on its way
+      await page.getByRole('button', { name: 'Inspect To be audited' }).click();
+      await page.waitForFunction(() => document.querySelectorAll('.invariants .yes').length === 7);
       await stage.server.call('POST', `/api/v1/orders/${paid}/pay`, undefined, payer);
       await page.click('#audit-again');
       await page.getByText('60 = 7 + 52 + 1').waitFor();

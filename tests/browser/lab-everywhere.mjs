@@ -14,8 +14,8 @@ export function everywhere(stage) {
 
   const EVERY = [
     ['lab', '/lab?s=naive,token-lock', async (page) => { await loaded(page); await page.waitForSelector('.lesson-card'); await page.click('#options summary'); await reads(page); }],
-    ['lab-raced', '/lab?s=naive,conditional-update', async (page) => { await loaded(page); await page.click('#start'); await page.waitForSelector('#results:not([hidden])'); await page.waitForSelector('.lane.bad'); }],
-    ['lesson', '/lab/lessons/b03#4', async (page) => { await staged(page); await page.click('details summary'); }],
+    ['lab-raced', '/lab?s=naive,conditional-update', async (page) => { await loaded(page); await page.click('#start'); await page.waitForSelector('#table tr:nth-child(2)'); await page.waitForSelector('.lane.bad'); }],
+    ['lesson', '/lab/lessons/b03#4', async (page) => { await staged(page); await page.waitForSelector('#marks .marked', { state: 'attached' }); await page.click('details summary'); }],
     ['locks', '/lab/locks', async (page) => { await loaded(page); await page.locator('.open').first().click(); }],
     ['lab-off', '/static/lab-off.html', (page) => page.waitForSelector('h1')],
     ['ids', '/lab/ids', (page) => page.waitForSelector('.idea')],

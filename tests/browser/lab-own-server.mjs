@@ -74,6 +74,7 @@ export function ownServers(stage) {
         assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' ')}`), []);
         const [report] = await Promise.all([page.waitForEvent('download'), lane.getByRole('link', { name: 'The whole report' }).click()]);
         assert.match(readFileSync(await report.path(), 'utf8'), /BROKEN \(oversold/);
+        await page.waitForSelector('#table tr:nth-child(2)');
         assert.match(await page.textContent('#table'), /Your server.*Oversold by/);
       });
       await beside('cured', async (address) => {
@@ -100,6 +101,7 @@ export function ownServers(stage) {
       await lane.locator('.lane-state', { hasText: '无法裁决' }).waitFor(LONG);
       assert.match(await lane.getAttribute('class'), /\bwarn\b/, 'red is for what is wrong');
       assert.match(await lane.locator('.explains').textContent(), /抢购没能进行下去（.*POST \/reset.*docs\/judge\.md/);
+      await page.waitForFunction(() => document.querySelector('#race-state').textContent === '结束了。');
       assert.ok(await page.isHidden('#results'), 'no verdict, no result');
       await page.leave();
     });

@@ -19,7 +19,7 @@ export function races(stage) {
       await page.click('#start');
       const naive = page.locator('.lane', { hasText: 'Naive' }), sound = page.locator('.lane', { hasText: 'Conditional update' });
       await naive.getByText('37 orders have no phone behind them.').waitFor();
-      assert.equal(await naive.locator('.lane-state').textContent(), 'Oversold by 37');
+      await naive.locator('.lane-state', { hasText: /^Oversold by 37$/ }).waitFor();
       assert.equal(await naive.locator('.predicted').textContent(), 'as predicted', 'what came and what was said are two things');
       await sound.getByText('Sold exactly', { exact: true }).waitFor();
       assert.match(await naive.getAttribute('class'), /\bbad\b/);
@@ -28,8 +28,9 @@ export function races(stage) {
       assert.ok(squares > 3 && red.width > 10 && Math.abs(red.left - mark.left) < 4, 'what is beyond the stock is drawn beyond its mark');
       assert.equal(await sound.locator('.excess i').count(), 0);
       assert.deepEqual(page.asked.filter(({ path }) => path.endsWith('/storm')).map(({ body }) => body), Array(2).fill({ buyers: 500, concurrency: 64, duplicate_share: 0.1 }));
+      await page.waitForSelector('#table tr');
       assert.equal(await page.locator('#table tr').count(), 2);
-      assert.match(await page.textContent('#say'), /Naive: 137 sold\. Oversold by 37\. Conditional update: 100 sold\. Sold exactly\./);
+      await eventually(async () => /Naive: 137 sold\. Oversold by 37\. Conditional update: 100 sold\. Sold exactly\./.test(await page.textContent('#say')), 'the result is said');
       await page.leave();
     });
 
@@ -60,7 +61,7 @@ export function races(stage) {
       await reads(page);
       assert.deepEqual(page.asked.filter(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).map(({ body }) => body.strategy), ['naive', 'process-mutex']);
       how.unfinished = true;
-      await page.click('#start');
+      await page.getByRole('button', { name: 'Run', exact: true }).click(); // which is “Stop” until the race is over
       await page.getByRole('button', { name: 'Stop' }).waitFor();
       how.unfinished = false;
       await page.selectOption('#read-which', 'naive');

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { raced, visitorOf } from './lab-support.mjs';
-import { saved, tooSmall } from './support.mjs';
+import { eventually, saved, tooSmall } from './support.mjs';
 
 export function why(stage) {
   const visit = visitorOf(stage);
@@ -45,7 +45,7 @@ export function why(stage) {
       assert.equal(await page.locator('#doors a:visible').count(), 3);
       await page.locator('#join').getByText('/sales/').waitFor(); // its code is fetched first
       assert.match(await page.textContent('#join'), /:\/\/.*\/sales\//, 'where phones come to');
-      assert.ok(await page.locator('#join img').evaluate((code) => code.naturalWidth > 0));
+      await eventually(() => page.locator('#join img').evaluate((code) => code.naturalWidth > 0), 'the code');
       await page.locator('#doors a').first().click(); // and the first one races at once
       await page.waitForSelector('#table tr');
       await page.leave();

@@ -38,18 +38,19 @@ export function orders(stage) {
 
     it('is cancelled after asking, and expires before one’s eyes', async () => {
       const page = await newcomer();
-      const [kept, short] = [await stage.server.sale({ title: 'Given back' }), await stage.server.sale({ title: 'Too slow', payment_timeout_secs: 3 })];
+      const [kept, short] = [await stage.server.sale({ title: 'Given back' }), await stage.server.sale({ title: 'Too slow', payment_timeout_secs: 8 })];
       await buy(page, kept);
       await buy(page, short);
       await page.reload();
       const given = page.locator('.order', { hasText: 'Given back' });
       await given.getByRole('button', { name: 'Cancel order' }).click();
       await page.getByRole('button', { name: 'Keep it' }).click();
+      await page.locator('dialog').waitFor({ state: 'detached' });
       await given.getByText('Waiting for payment').waitFor();
       await given.getByRole('button', { name: 'Cancel order' }).click();
       await page.locator('dialog').getByRole('button', { name: 'Cancel the order' }).click();
       await given.getByText('Cancelled').waitFor();
-      await page.locator('#history .order', { hasText: 'Too slow' }).getByText('Expired, not paid in time').waitFor({ timeout: 15_000 });
+      await page.locator('#history .order', { hasText: 'Too slow' }).getByText('Expired, not paid in time').waitFor({ timeout: 20_000 });
       await page.leave();
     });
 

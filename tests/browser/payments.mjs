@@ -157,8 +157,7 @@ export function payments(stage) {
       await tab.goto(`/sales/${sale.id}`);
       await server.provider.faults({ webhook_delay_ms: 3000 });
       await pay(page);
-      await says(tab, en['say.pending_payment_pending']);
-      await decide(page, 'confirm');
+      await Promise.all([says(tab, en['say.pending_payment_pending']), decide(page, 'confirm')]); // the shop asks by itself after five seconds
       await shows(page, en['status.pending_payment_pending']);
       const marker = await page.evaluate(() => (globalThis.here = Math.random()));
       await shows(page, 'Paid');
@@ -171,13 +170,14 @@ export function payments(stage) {
 
     for (const [locale, words] of [['en-US', en], ['zh-CN', zh]]) {
       it(`money that comes too late goes back, and the order says so: ${locale}`, async () => {
-        const sale = await server.sale({ title: 'Too late', payment_timeout_secs: 8 });
+        const sale = await server.sale({ title: 'Too late', payment_timeout_secs: 12 });
         const page = await reserve(sale, { locale, width: 390 });
         await steady(page);
         await server.provider.faults({ webhook_lose: 1 });
         await pay(page);
-        await decide(page, 'confirm');
-        await server.provider.faults({ away: true });
+        await page.click('.confirm');
+        await page.waitForURL(`${server.url}/orders?order=*`, { waitUntil: 'commit' });
+        await server.provider.faults({ away: true }); // before the shop asks by itself, after five seconds
         await shows(page, words['status.expired_pending']);
         await shows(page, words['say.expired_pending']);
         await server.provider.faults({});
@@ -194,10 +194,14 @@ export function payments(stage) {
       const sale = await server.sale({ title: 'Answer lost' });
       const page = await reserve(sale, { hosted: false, expected: AWAY });
       await server.provider.faults({ charge_and_no_answer: 1, webhook_lose: 1 });
+      await page.route('**/pay', async (route) => {
+        const response = await route.fetch();
+        await server.provider.faults({ away: true }); // before the page hears of it, and asks again
+        await route.fulfill({ response });
+      }, { times: 1 });
       const answered = page.waitForResponse('**/pay');
       await page.click('#buy[data-action="pay"]');
       assert.equal((await answered).status(), 503);
-      await server.provider.faults({ away: true });
       await page.waitForFunction((words) => document.querySelector('#say').textContent === words, en['say.pending_payment_pending'], { timeout: 60_000 });
       await server.provider.faults({});
       await page.waitForSelector('#panel[data-state="paid"]', { timeout: 60_000 });
@@ -301,6 +305,7 @@ export function payments(stage) {
       };
       await page.getByRole('button', { name: `Refund order ${kept}` }).click();
       await page.getByRole('button', { name: 'No, go back' }).click();
+      await page.locator('dialog').waitFor({ state: 'detached' });
       assert.equal(await rows.getByRole('button', { name: /^Refund order/ }).count(), 2, 'asking does nothing');
       await server.provider.faults({ away: true });
       await refund(kept, false);

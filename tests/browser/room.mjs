@@ -6,7 +6,7 @@ import { describe, it } from 'node:test';
 import { inMs } from './support.mjs';
 
 const state = (page, name) => page.waitForSelector(`#panel[data-state="${name}"]`);
-const labelled = (page, text) => page.waitForFunction((wanted) => document.querySelector('#buy').textContent.startsWith(wanted), text);
+const labelled = (page, text, options) => page.waitForFunction((wanted) => document.querySelector('#buy').textContent.startsWith(wanted), text, options);
 const says = (page, text) => page.waitForFunction((wanted) => document.querySelector('#say').textContent.includes(wanted), text);
 const REFUSED = ['the server responded with a status of']; // who has no place yet hears 404
 
@@ -45,11 +45,11 @@ export function room(stage) {
     });
 
     it('keeps early ones together until the opening, and tells them then', async () => {
-      const page = await open(await stage.server.sale({ opens_at: inMs(6_000), waiting_room: {} }));
+      const page = await open(await stage.server.sale({ opens_at: inMs(12_000), waiting_room: {} }));
       await labelled(page, 'Join the waiting room');
       await page.click('#buy');
       await labelled(page, 'In the draw, with 1');
-      await labelled(page, 'Buy now');
+      await labelled(page, 'Buy now', { timeout: 20_000 });
       await page.leave();
     });
 

@@ -94,7 +94,7 @@ export function shop(stage) {
       assert.deepEqual(await page.evaluate(() => [...document.body.children].filter((one) => one.checkVisibility()).map(({ className }) => className)), ['receipt'], 'the sheet alone is printed');
       await page.emulateMedia({ media: 'screen' });
       await sheet.getByRole('button', { name: 'Close' }).click();
-      assert.equal(await page.locator('.receipt').count(), 0);
+      await page.locator('.receipt').waitFor({ state: 'detached' });
       await page.goto('/orders');
       await page.getByRole('button', { name: 'Receipt' }).click();
       sheet = await read();

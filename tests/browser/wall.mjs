@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { join } from 'node:path';
+import { eventually } from './support.mjs';
 
 const integer = (text) => Number(text.replace(/\D/g, ''));
 
@@ -25,7 +26,9 @@ export function wall(stage) {
         assert.equal(await page.locator('.plot canvas').count(), 4);
         const drawn = await page.$$eval('.plot canvas', (all) => all.map((canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0)));
         assert.deepEqual(drawn, [true, true, true, true]);
+        await page.$$eval('.plot canvas', (all) => all.forEach((canvas) => { canvas.dataset.old = ''; }));
         await page.emulateMedia({ colorScheme: 'dark' }); // is drawn anew in the other colours
+        await page.waitForFunction(() => !document.querySelector('.plot canvas[data-old]'));
         assert.equal(await page.locator('.plot canvas').count(), 4);
         await page.emulateMedia({ colorScheme: 'light' });
       }
@@ -39,6 +42,7 @@ export function wall(stage) {
     it('tells an operator what the rows say, and is nothing but figures when it fills the screen', async () => {
       const sale = await stage.server.sale({ stock: 3 });
       for (let n = 0; n < 3; n++) await stage.server.buy(sale);
+      await eventually(async () => (await stage.server.admin('GET', `/${sale.id}/audit`)).live === 3, 'three rows'); // the wall looks at them seldom
       const page = await stage.visit({ width: 1920, height: 1080 });
       await page.goto('/admin');
       await page.fill('#token', stage.server.adminToken);
@@ -65,10 +69,12 @@ export function wall(stage) {
       const sale = await stage.server.sale();
       const page = await stage.visit({ expected: ['status of 503'] });
       await page.route('**/vendor/*.js', (route) => route.fulfill({ body: '', contentType: 'text/javascript' }));
-      await page.route('**/metrics', (route) => route.fulfill({ status: 503, json: { code: 'unavailable' } }), { times: 1 });
+      let away = true;
+      await page.route('**/metrics', (route) => (away ? route.fulfill({ status: 503, json: { code: 'unavailable' } }) : route.fallback()));
       await page.goto(`/sales/${sale.id}/live`);
       await page.getByText('This build has no charting library').waitFor();
       await page.getByText('figures cannot be read').waitFor();
+      away = false;
       await page.waitForSelector('#no-metrics', { state: 'hidden' });
       await page.locator('#latest tr').first().waitFor();
       await page.leave();
