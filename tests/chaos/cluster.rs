@@ -4,7 +4,7 @@ use crate::instance::{Instance, Role, Settings};
 use crate::report::say;
 use crate::support::stores::{Error, Result, Stores, connect};
 use crate::support::{launch::Folder, prelude::*};
-use crate::support::{redis_servers::RedisProcess, standby::options_of};
+use crate::support::{postgres_servers::options_of, redis_servers::RedisProcess};
 use embedded::{PostgresServer, PostgresTuning};
 use std::{env, sync::Once};
 
@@ -67,9 +67,9 @@ impl Cluster {
         let redis = Proxy::start(self.redis.target()).await;
         let postgres = Proxy::start(Address::of_postgres(self.postgres.address())).await;
         let database =
-            format!("postgres://flash_sale@{}/flash_sale?sslmode=disable", postgres.address());
+            format!("postgres://flash_sale@{}/flash_sale?sslmode=disable", postgres.address);
         let own = [
-            ("REDIS_URL", format!("redis://{}", redis.address())),
+            ("REDIS_URL", format!("redis://{}", redis.address)),
             ("DATABASE_URL", database),
             ("TOKEN_SECRET", SECRET.to_owned()),
             ("ADMIN_TOKEN", ADMIN_TOKEN.to_owned()),

@@ -19,7 +19,7 @@ pub struct Instance {
     folder: PathBuf,
     child: Option<Child>,
     pub started: Instant,
-    log_before: u64,
+    log_before: usize,
     pub ended_by_itself: Option<ExitStatus>,
 }
 
@@ -53,7 +53,7 @@ impl Instance {
         let log = self.log();
         let output = fs::OpenOptions::new().create(true).append(true).open(&log);
         let output = output.map_err(|error| format!("cannot open {}: {error}", log.display()))?;
-        self.log_before = output.metadata()?.len();
+        self.log_before = usize::try_from(output.metadata()?.len())?;
         let errors = output.try_clone()?;
         let mut command = launch::command(env!("CARGO_BIN_EXE_flash-sale"), &self.folder);
         launch::end_with_this_process(&mut command, Signal::SIGKILL);
@@ -88,8 +88,7 @@ impl Instance {
     /// Not once it was ready; before that at once, or if it says that Postgres is away.
     pub fn may_have_ended(&self) -> bool {
         let log = fs::read(self.log()).unwrap_or_default();
-        let since = usize::try_from(self.log_before).unwrap_or(usize::MAX);
-        let said = String::from_utf8_lossy(log.get(since..).unwrap_or_default()).into_owned();
+        let said = String::from_utf8_lossy(log.get(self.log_before..).unwrap_or_default());
         let mut lines = said.lines().filter(|line| line.starts_with("flash-sale"));
         let was_ready = lines.clone().any(|line| line.contains(" ready"));
         let names_postgres = lines.any(|line| line.contains("cannot bring the schema up to date"));
@@ -103,9 +102,8 @@ impl Instance {
 
     pub fn kill(&mut self) -> bool {
         self.signal(Signal::SIGKILL);
-        let Some(Ok(status)) = self.child.take().map(|mut child| child.wait()) else {
-            return false;
-        };
+        let status = self.child.take().and_then(|mut child| child.wait().ok());
+        let Some(status) = status else { return false };
         let was_killed = status.signal() == Some(Signal::SIGKILL as i32);
         if !was_killed {
             self.ended_by_itself = Some(status);

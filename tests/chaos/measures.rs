@@ -58,8 +58,7 @@ async fn deploy(seed: u64, stock: i64) -> Result<(Cluster, Arc<World>)> {
     Ok((cluster, Arc::new(world)))
 }
 
-async fn insert_buyers(cluster: &Cluster, sales: [i64; 2], each: i64) -> Result {
-    let [first, last] = sales;
+async fn insert_buyers(cluster: &Cluster, [first, last]: [i64; 2], each: i64) -> Result {
     // Ids of long ago collide with none. One count for all sales: a thousand would take long.
     let statements = format!(
         "INSERT INTO orders (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by,
@@ -126,7 +125,7 @@ async fn outage_of_postgres(seed: u64) -> Result<bool> {
         });
     }
     buyers.join_all().await;
-    let bought_in = began.elapsed();
+    let bought_in = began.elapsed().as_secs_f64();
     let during = world.operations().split_off(before);
     let accepted = during.iter().filter(|one| one.answer == Answer::Accepted).count();
     cluster.refuse_postgres(false).await;
@@ -140,8 +139,7 @@ async fn outage_of_postgres(seed: u64) -> Result<bool> {
     })
     .await?;
     let drained_in = since.elapsed().as_secs_f64();
-    let seconds = bought_in.as_secs_f64();
-    let what = format!("{accepted} purchases in {seconds:.0} s without Postgres: failed");
+    let what = format!("{accepted} purchases in {bought_in:.0} s without Postgres: failed");
     let all_accepted = during.len() == accepted && accepted > 0;
     let served = say_measure(&what, &(during.len() - accepted).to_string(), "0", all_accepted);
     let what = format!("backlog of {accepted} orders drained after Postgres returned");
@@ -165,9 +163,7 @@ async fn rebuild_of_a_catalogue(seed: u64) -> Result<bool> {
     let since = restart_redis(&mut cluster, false).await?;
     let first_purchase = until_bought(&world, since).await?;
     let settled = settle(&cluster, TWO_MINUTES).await;
-    if settled.after.is_none() {
-        return Err(format!("not rebuilt: {}", settled.still).into());
-    }
+    settled.after.ok_or_else(|| format!("not rebuilt: {}", settled.still))?;
     let what = "redis restarted empty, 1,000 sales with 1,000,000 buyers, to the next purchase";
     Ok(say_time(what, &[first_purchase], None))
 }

@@ -107,15 +107,13 @@ async fn try_out(seed: u64, planted: Planted) -> Result<Result<String, String>> 
     };
     let TrialReport { violations, void, .. } =
         trial::conduct(Fault::Calm, plan, &mut cluster).await?;
-    let noticed_by: BTreeSet<Checker> = violations.iter().map(|one| one.checker).collect();
+    let noticed: BTreeSet<Checker> = violations.iter().map(|one| one.checker).collect();
     let evidence = violations.into_iter().next().map(|one| one.evidence).or(void.clone());
     let evidence = evidence.unwrap_or_default();
     Ok(match checker {
-        None if noticed_by.is_empty() && void.is_none() => Ok("clean".to_owned()),
+        None if noticed.is_empty() && void.is_none() => Ok("clean".to_owned()),
         None => Err(format!("NOT CLEAN: {evidence}")),
-        Some(checker) if noticed_by.contains(&checker) => Ok(format!("caught by {checker:?}")),
-        Some(checker) => {
-            Err(format!("NOT CAUGHT by {checker:?}, but by {noticed_by:?}: {evidence}"))
-        }
+        Some(checker) if noticed.contains(&checker) => Ok(format!("caught by {checker:?}")),
+        Some(checker) => Err(format!("NOT CAUGHT by {checker:?}, but by {noticed:?}: {evidence}")),
     })
 }

@@ -48,19 +48,13 @@ impl TrialReport {
             ([], Some(_)) => "Void",
             _ => "Violated",
         };
-        let at_rest = self.to_rest.map(|after| format!("{:.1} s", after.as_secs_f64()));
+        let at_rest = |after: Duration| format!("{:.1} s", after.as_secs_f64());
+        let at_rest = self.to_rest.map_or("-".into(), at_rest);
+        let Self { fault, operations, accepted, unknown, shed, .. } = self;
+        let Strikes { count, kills, .. } = &self.strikes;
         format!(
-            "{:<24}{:>10}{:>10}{:>9}{:>8}{:>7}{:>6}{:>11}{:>8}  {}",
-            self.fault,
-            self.operations,
-            self.accepted,
-            self.unknown,
-            self.shed,
-            self.strikes.count,
-            self.strikes.kills,
-            recovery,
-            at_rest.unwrap_or("-".into()),
-            verdict,
+            "{fault:<24}{operations:>10}{accepted:>10}{unknown:>9}{shed:>8}{count:>7}{kills:>6}\
+             {recovery:>11}{at_rest:>8}  {verdict}"
         )
     }
 

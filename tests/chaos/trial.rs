@@ -23,7 +23,7 @@ pub struct Plan {
     pub planted: How,
 }
 
-const SERVES_WITHIN: Duration = Duration::from_secs(15);
+pub const SERVES_WITHIN: Duration = Duration::from_secs(15);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;
 const LEAST_ACCEPTED: usize = 5;
@@ -64,7 +64,8 @@ pub async fn run(fault: Fault, plan: Plan, keep_in: Option<&Path>) -> Result<Tri
 }
 
 pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<TrialReport> {
-    if !cluster.payment_proxies.is_empty() {
+    let is_of_payments = !cluster.payment_proxies.is_empty();
+    if is_of_payments {
         return payments::conduct(fault, plan, cluster).await;
     }
     let mut world = create_world(cluster, plan.seed, &sales_of(plan), plan.length).await?;
@@ -98,13 +99,11 @@ pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<
 
 /// In a short run fewer units, so that the scarce run out and an audit is quick.
 fn sales_of(plan: Plan) -> [Habits; 5] {
-    let is_short = plan.length < Duration::from_secs(10);
+    if plan.length >= Duration::from_secs(10) {
+        return SALES;
+    }
     SALES.map(|habits| {
-        let part = match habits.is_sold_off {
-            _ if !is_short => 1,
-            true => 10,
-            false => 40,
-        };
+        let part = if habits.is_sold_off { 10 } else { 40 };
         Habits { stock: habits.stock / part, ..habits }
     })
 }

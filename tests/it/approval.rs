@@ -12,13 +12,11 @@ fn fresh_buyer() -> Buyer {
     Buyer { user: UserId::random(), order_id: id.expect("an id"), key: None }
 }
 
-const OPTIONS: AdmitOptions =
-    AdmitOptions { high_water: 1_000_000, own_writer: false, readmitted: None };
-
 async fn ask(server: &RedisProcess, sale: SaleId, epoch: i64) -> Result<Verdict, Fenced> {
     let mut redis = server.connection().await.expect("it answers");
     let (keys, buyers) = (Keys::new(""), [fresh_buyer()]);
-    let answer = functions::admit(&mut redis, &keys, sale, epoch, OPTIONS, &buyers).await;
+    let options = AdmitOptions { high_water: 1_000_000, own_writer: false, readmitted: None };
+    let answer = functions::admit(&mut redis, &keys, sale, epoch, options, &buyers).await;
     answer.expect("an answer").map(|admitted| admitted.verdicts[0])
 }
 

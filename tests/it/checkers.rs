@@ -163,6 +163,11 @@ fn lose(run: &mut Evidence, lost: i64) {
     }
 }
 
+fn lose_as_documented(run: &mut Evidence, lost: i64) {
+    run.may_lose_accepted = true;
+    lose(run, lost);
+}
+
 fn lose_unheard(run: &mut Evidence, first: Answer) {
     did_after_loss(run, buy(60, 9, first, NO_ORDER));
     did(run, buy(90, 9, AlreadyOrdered, 300));
@@ -215,10 +220,7 @@ const BREAKS: &[(Checker, Change)] = &[
     (AcceptedIsOneRow, |run| run.rows[1].user = run.rows[0].user),
     // The documented loss is allowed only where it is documented, and only for a few.
     (AcceptedIsOneRow, |run| lose(run, 2)),
-    (AcceptedIsOneRow, |run| {
-        run.may_lose_accepted = true;
-        lose(run, 15);
-    }),
+    (AcceptedIsOneRow, |run| lose_as_documented(run, 15)),
     // Only a retry named it, but Redis lost nothing, somebody was told 202, or all were answered.
     (AcceptedIsOneRow, |run| {
         lose_unheard(run, Unavailable);
@@ -301,10 +303,7 @@ const BREAKS: &[(Checker, Change)] = &[
 const SOUND: &[Change] = &[
     |_| {},
     |run| bought(run, buy(70, 5, Accepted, 104), Rejected),
-    |run| {
-        run.may_lose_accepted = true;
-        lose(run, 2);
-    },
+    |run| lose_as_documented(run, 2),
     |run| lose_unheard(run, Unavailable),
     |run| change_stock(run, 3, Unknown),
     |run| change_stock(run, -1, Unavailable),

@@ -18,7 +18,8 @@ async fn nothing_stops_when_nobody_reads_the_log_or_its_disk_is_full() {
 
 /// Both servers die while people buy: they come back, and what was accepted becomes rows.
 async fn goes_on(home: Home, log: Stdio) {
-    let program = Program::serve_logging_to(log, home.command("serve")).await;
+    let program = Program::spawn_logging_to(log, "/dev/null".into(), home.command("serve"));
+    let program = program.ready().await;
     let sale = sale_for_loads(&program).await;
     let rush = Rush::start(&[entrance(&home, &program)], &sale, 16, &[]);
     for server in ["pg", "redis"] {

@@ -1,8 +1,8 @@
 //! Known bugs of the big libraries that no lesson (`lab::lessons`) plays; historical locks.
 
 use crate::support::Servers;
-use crate::support::buggy_redis::{buggy_redis, forget_scripts};
 use crate::support::locks::*;
+use crate::support::plant::{buggy_redis, forget_scripts};
 use locks::fencing::{PostgresResource, RedisResource, Write};
 use locks::wire::{Clock, Meter};
 use redis::cmd;
@@ -13,7 +13,7 @@ const SHORT: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn a_script_that_redis_has_forgotten_again_by_the_time_it_is_called() {
     let socket = Servers::shared().await.redis.socket();
-    let line = slow_line(&buggy_redis(&socket, forget_scripts).await);
+    let line = slow_line(&buggy_redis(socket, forget_scripts).await);
     let (lock, name) = (TokenLock::new(line, LEASE).fenced(), name("forgotten"));
     freed(held(&lock, &name).await).await;
     drop(held(&lock, &name).await);

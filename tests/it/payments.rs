@@ -42,11 +42,6 @@ impl Till {
         hook.body(body.to_owned()).await
     }
 
-    pub async fn open_page(&self, shopper: &Shopper, order: &str) -> String {
-        let page = shopper.post(&format!("/api/v1/orders/{order}/checkout")).await.must_be(200);
-        page.text("url").to_owned()
-    }
-
     pub async fn refund(&self, order: &str, return_unit: bool) -> Reply {
         let path = format!("/api/v1/admin/orders/{order}/refund");
         self.app.admin("POST", &path, Some(json!({ "return_unit": return_unit }))).await
@@ -63,46 +58,28 @@ impl Till {
             (books["quiescent"] == true).then_some(books)
         });
         assert_has(&books, json!({"ok": true, "paid_cents": kept, "drift": []}));
-        let of = |side: &Value| {
-            side["captured_cents"].as_i64().zip(side["refunded_cents"].as_i64()).expect("cents")
-        };
-        let (ours, theirs) = (of(&books), of(&books["provider"]));
-        assert_eq!((ours, ours.0 - ours.1), (theirs, kept), "{books:#}");
+        let captured = books["captured_cents"].as_i64().expect("cents");
+        let moved = json!({"captured_cents": captured, "refunded_cents": captured - kept});
+        assert_has(&books, moved.clone());
+        assert_has(&books["provider"], moved);
         assert_eq!(self.provider.told().refunds.len(), refunds);
     }
 
-    async fn paid_orders(&self, count: usize) -> Vec<Winner> {
-        let orders = self.app.orders_to_pay(&self.sale, count).await;
-        for (shopper, order) in &orders {
-            shopper.pay(order).await.assert(200);
-        }
-        orders
+    async fn paid_order(&self) -> Winner {
+        let (shopper, order) = self.app.buyer(&self.sale).await;
+        shopper.pay(&order).await.assert(200);
+        (shopper, order)
     }
 
     pub async fn buyer_at_page(&self) -> Winner {
         let (shopper, order) = self.app.buyer(&self.sale).await;
-        self.open_page(&shopper, &order).await;
+        shopper.open_page(&order).await;
         (shopper, order)
     }
 
     fn charge_of(&self, order: &str) -> Charge {
         let of_it = |charge: &&Charge| charge.reference.contains(&format!("-{order}-"));
         self.provider.told().charges.iter().find(of_it).expect("a charge").clone()
-    }
-}
-
-impl TestApp {
-    /// Another session, in a transaction that has executed this.
-    pub async fn begin(&self, statements: &str) -> PgConnection {
-        let mut connection = self.database.connect().await;
-        connection.execute(AssertSqlSafe(format!("BEGIN; {statements}"))).await.expect("executes");
-        connection
-    }
-
-    pub async fn waiting_for_locks(&self, count: i64) {
-        let waiting = "SELECT count(*) FROM pg_stat_activity
-                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        wait_for!(self.number(waiting).await == count);
     }
 }
 
@@ -140,8 +117,7 @@ async fn a_capture_that_loses_against_cancelling_or_expiry_is_refunded() {
         }
         shopper.until(&order, status).await;
         points.resume();
-        let paid = paying.await.expect("no panic");
-        assert_refused(&paid, "not_payable", status);
+        assert_refused(&paying.await.expect("no panic"), "not_payable", status);
         assert_eq!(until_payment(&shopper, &order, "refunded").await["status"], status);
         till.assert_books(0, refunds).await;
     }
@@ -182,13 +158,12 @@ async fn a_capture_that_wins_against_cancelling_or_expiry_keeps_its_order() {
 async fn money_that_comes_late_or_twice_goes_back() {
     let till = Till::open().await;
     let (shopper, order) = till.app.buyer(&till.sale).await;
-    let url = till.open_page(&shopper, &order).await;
-    assert_eq!(till.open_page(&shopper, &order).await, url, "one attempt");
+    let url = shopper.open_page(&order).await;
+    assert_eq!(shopper.open_page(&order).await, url, "one attempt");
     let back = till.provider.told().pages[0].return_url.clone();
     assert_eq!(back, till.app.url(&format!("/orders?order={order}")));
     shopper.cancel(&order).await.assert(200);
-    let late = till.provider.confirm();
-    till.deliver("evt_late", &late).await.assert(204);
+    till.deliver("evt_late", &till.provider.confirm()).await.assert(204);
     assert_eq!(until_payment(&shopper, &order, "refunded").await["status"], "cancelled");
     till.assert_books(0, 1).await;
 
@@ -217,9 +192,7 @@ async fn a_declined_payment_can_be_tried_again_and_a_lost_answer_is_found() {
     until_payment(&shopper, &order, "declined").await;
     till.provider.is(Mood::Away);
     for _ in 0..2 {
-        let unheard = shopper.pay(&order).await;
-        unheard.assert_problem(503, "payment_pending");
-        assert_eq!(unheard.header("retry-after"), "1");
+        assert_eq!(shopper.pay(&order).await.assert_told_when(503, "payment_pending"), 1);
     }
     until_payment(&shopper, &order, "pending").await;
     till.app.services.payments.ledger.reconcile_step().await.ok();
@@ -248,9 +221,8 @@ async fn an_attempt_is_given_up_when_its_order_was_long_closed() {
     ledger.reconcile(&reference, id).await.expect("an answer");
     assert_eq!(shopper.order(&order).await.body.get("payment"), None);
     // One that comes all the same goes back, also if an operator asks for that meanwhile.
-    let late = till.provider.confirm();
     till.provider.is(Mood::Away);
-    till.deliver("evt_late", &late).await.assert(204);
+    till.deliver("evt_late", &till.provider.confirm()).await.assert(204);
     till.refund(&order, true).await.must_be(200).assert_has(json!({"payment": "refunding"}));
     till.provider.is(Mood::Accepts);
     till.app.execute("UPDATE payments SET due_at = now()").await;
@@ -261,8 +233,8 @@ async fn an_attempt_is_given_up_when_its_order_was_long_closed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
     let till = Till::open().await;
-    let orders = till.paid_orders(2).await;
-    let [(keeper, kept), (returner, returned)] = &orders[..] else { panic!("two orders") };
+    let (keeper, kept) = &till.paid_order().await;
+    let (returner, returned) = &till.paid_order().await;
     till.refund("7", true).await.assert_problem(404, "order_not_found");
     let unpaid = till.refund(&till.app.buyer(&till.sale).await.1, true).await;
     assert_refused(&unpaid, "not_refundable", "pending_payment");
@@ -292,8 +264,8 @@ async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_of_a_charge_goes_back_and_a_refused_refund_is_named_and_not_repeated() {
     let till = Till::open().await;
-    let orders = till.paid_orders(2).await;
-    let [(parted, part), (_, stuck)] = &orders[..] else { panic!("two orders") };
+    let (parted, part) = &till.paid_order().await;
+    let (_, stuck) = &till.paid_order().await;
     till.provider.refund("by hand", &till.charge_of(part).id, 40).await.expect("a part");
     till.refund(part, true).await.assert(200);
     until_payment(parted, part, "refunded").await;
@@ -306,8 +278,7 @@ async fn what_is_left_of_a_charge_goes_back_and_a_refused_refund_is_named_and_no
     let charge = till.charge_of(stuck).id;
     assert_eq!(drift, format!("{charge}: its refund for order {stuck} is refused: too_old: no"));
     till.app.execute("UPDATE payments SET due_at = now()").await;
-    let again = till.app.services.payments.ledger.refund_step().await;
-    assert_eq!(again.expect("nothing waits"), 0);
+    assert_eq!(till.app.services.payments.ledger.refund_step().await.expect("nothing waits"), 0);
     till.provider.is(Mood::Accepts);
     till.refund(stuck, true).await.assert(200);
     till.assert_books(0, 3).await;
@@ -329,8 +300,7 @@ async fn an_order_that_costs_nothing_needs_no_page() {
     let till = Till::open().await;
     let sale = till.app.sale(1, json!({"price_cents": 0})).await;
     let (shopper, order) = till.app.buyer(&sale).await;
-    let url = till.open_page(&shopper, &order).await;
-    assert_eq!(url, till.app.url(&format!("/orders?order={order}")));
+    assert_eq!(shopper.open_page(&order).await, till.app.url(&format!("/orders?order={order}")));
     shopper.until(&order, "paid").await;
     till.assert_books(0, 0).await;
 }
@@ -344,9 +314,8 @@ async fn an_attempt_locks_its_payments_before_the_order() {
     let mut lock = till.app.begin(&payments).await;
     let paying = asking(&shopper, &order, "pay");
     till.app.waiting_for_locks(1).await;
-    let row = format!("SELECT FROM orders WHERE id = {order} FOR UPDATE");
+    let row = format!("SELECT FROM orders WHERE id = {order} FOR UPDATE; COMMIT");
     lock.execute(AssertSqlSafe(row)).await.expect("no deadlock");
-    lock.execute("COMMIT").await.expect("commit");
     paying.await.expect("no panic").assert(200);
     till.assert_books(100, 0).await;
 }
@@ -354,16 +323,16 @@ async fn an_attempt_locks_its_payments_before_the_order() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_books_name_what_does_not_agree() {
     let till = Till::open().await;
-    let orders = till.paid_orders(4).await;
+    let paid = async || till.paid_order().await.1;
+    let [lost, unpaid, refunded, cheap] = &[paid().await, paid().await, paid().await, paid().await];
     till.assert_books(400, 0).await;
     let charge = |order: &str| till.charge_of(order);
-    let [lost, unpaid, refunded, cheaper] = [0, 1, 2, 3].map(|number: usize| &*orders[number].1);
     let damage = format!(
         "DELETE FROM payments WHERE order_id = {lost};
          UPDATE orders SET status = 'cancelled', slot = NULL, paid_at = NULL, closed_at = now()
          WHERE id = {unpaid};
          UPDATE payments SET state = 'refunded', reason = 'operator' WHERE order_id = {refunded};
-         UPDATE payments SET amount_cents = 1 WHERE order_id = {cheaper}"
+         UPDATE payments SET amount_cents = 1 WHERE order_id = {cheap}"
     );
     till.app.execute(&damage).await;
     let Charge { id, reference, .. } = charge(lost);
@@ -372,8 +341,8 @@ async fn the_books_name_what_does_not_agree() {
         format!("{id}: 100 captured for {reference}, and not in the ledger"),
         format!("{}: 100 captured for order {unpaid}, which is not paid", charge(unpaid).reference),
         format!("{}: 0 refunded of order {refunded}, 100 in the ledger", charge(refunded).id),
-        format!("order {cheaper}: 1 captured, its price is 100"),
-        format!("{}: 100 captured for order {cheaper}, 1 in the ledger", charge(cheaper).id),
+        format!("order {cheap}: 1 captured, its price is 100"),
+        format!("{}: 100 captured for order {cheap}, 1 in the ledger", charge(cheap).id),
     ];
     expected.sort();
     assert_has(&till.books().await, json!({"ok": false, "drift": expected}));

@@ -3,6 +3,7 @@
 use crate::support::prelude::*;
 use flash_sale::audit::scrubber::Scrubber;
 use flash_sale::orders::queries::{self, Page};
+use futures_util::future::try_join_all;
 use sqlx::{PgPool, pool::PoolConnection};
 
 struct Prepared {
@@ -12,10 +13,8 @@ struct Prepared {
 }
 
 async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Prepared>) {
-    let mut connections = Vec::new();
-    for _ in 0..pool.options().get_max_connections() {
-        connections.push(pool.acquire().await.expect("a connection"));
-    }
+    let all = (0..pool.options().get_max_connections()).map(|_| pool.acquire());
+    let mut connections = try_join_all(all).await.expect("all connections");
     let mut statements: Vec<Prepared> = Vec::new();
     for (connection, session) in connections.iter_mut().enumerate() {
         let known = "SELECT name, statement FROM pg_prepared_statements";
@@ -39,8 +38,7 @@ async fn explain(session: &mut PgConnection, one: &Prepared, values: &str, mode:
         call += &format!("({values})");
     }
     let query = sqlx::query_scalar::<_, String>(AssertSqlSafe(call.as_str())).persistent(false);
-    let lines = query.fetch_all(session).await;
-    lines.unwrap_or_else(|error| panic!("{call}: {error}")).join("\n")
+    query.fetch_all(session).await.unwrap_or_else(|error| panic!("{call}: {error}")).join("\n")
 }
 
 /// Title → indexes that it must use; words of this statement alone; ORDER, USER, SALE: values.
@@ -179,5 +177,4 @@ async fn statements_under_load_use_their_indexes() {
         let is_case = cases.iter().any(|(case, _)| case.is_of(statement));
         assert!(!on_orders || is_case || has(&NOT_UNDER_LOAD), "not checked: {}", statement.text);
     }
-    drop(sessions);
 }

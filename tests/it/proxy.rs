@@ -29,7 +29,7 @@ async fn echo() -> (Address, Arc<AtomicU64>) {
 }
 
 async fn dial(proxy: &Proxy) -> TcpStream {
-    TcpStream::connect(proxy.address()).await.expect("connects")
+    TcpStream::connect(proxy.address).await.expect("connects")
 }
 
 async fn echoes(stream: &mut TcpStream, bytes: &[u8]) -> bool {
@@ -69,7 +69,7 @@ async fn refused_connections_are_refused_by_the_kernel_until_it_is_over() {
     let (proxy, mut open, _) = start().await;
     assert!(echoes(&mut open, b"open").await);
     proxy.set(Fault::Refuse).await;
-    let refused = TcpStream::connect(proxy.address()).await.expect_err("nobody listens");
+    let refused = TcpStream::connect(proxy.address).await.expect_err("nobody listens");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     assert!(echoes(&mut open, b"still open").await);
     proxy.set(Fault::None).await;
@@ -126,13 +126,13 @@ async fn a_request_is_cut_in_its_middle() {
 #[tokio::test]
 async fn a_lost_reply_belongs_to_a_request_that_ran() {
     let (proxy, mut stream, read) = start().await;
-    proxy.set(Fault::LoseReplies { which: Lost::Next(1), to: "COMMIT" }).await;
+    proxy.set(Fault::LoseReplies(Lost::Next(1), "COMMIT")).await;
     assert!(echoes(&mut stream, b"BEGIN").await);
     assert!(!echoes(&mut stream, b"COMMIT").await);
     assert_eq!(read.load(Relaxed), 11);
     assert!(echoes(&mut dial(&proxy).await, b"COMMIT").await);
     assert_eq!(proxy.counts().lost_replies, 1);
-    proxy.set(Fault::LoseReplies { which: Lost::Share(0.5), to: "" }).await;
+    proxy.set(Fault::LoseReplies(Lost::Share(0.5), "")).await;
     let mut lost = 0;
     for _ in 0..100 {
         lost += u64::from(!echoes(&mut dial(&proxy).await, b"x").await);

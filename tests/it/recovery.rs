@@ -1,6 +1,6 @@
 //! Log entries of dead writers, and unknown orders.
 
-use crate::support::prelude::*;
+use crate::{audit::state_of, support::prelude::*};
 use flash_sale::{admission::ids, orders::log_recovery};
 
 async fn without_their_writer(app: &TestApp, sales: &[String]) -> Services {
@@ -68,8 +68,7 @@ async fn an_unknown_order_is_only_in_doubt_if_a_sale_of_its_time_is() {
         ids::encode(time.unix_timestamp(), 4_000_000_001).expect("an id")
     };
     let break_sale = async |sale: &str| {
-        let state = Keys::new(&app.prefix).state(sale.parse().expect("an id"));
-        let () = app.redis().await.hset(state, "epoch", 7).await.expect("HSET");
+        let () = app.redis().await.hset(state_of(&app, sale), "epoch", 7).await.expect("HSET");
     };
     let ask = async |hours| shopper.order(&unknown(hours).to_string()).await;
     ask(0).await.assert(404);

@@ -16,8 +16,7 @@ async fn an_embedded_shop_is_paid_on_the_page_of_the_sandbox_beside_it() {
     let sale = sale_for_loads(&program).await;
     let shopper = entrance(&home, &program).shopper();
     let order = shopper.order_to_pay(&sale).await;
-    let checkout = shopper.post(&format!("/api/v1/orders/{order}/checkout")).await.must_be(200);
-    let page = checkout.text("url");
+    let page = shopper.open_page(&order).await;
     let (sandbox, _) = page.split_once("/pay/").expect("a page");
     let line = format!("payments go to a sandbox at {sandbox}, which moves no money");
     assert!(program.stderr().contains(&line), "{}", program.stderr());
@@ -67,21 +66,18 @@ async fn sandbox_pay_obeys_its_flags_and_keeps_its_charges_when_it_is_killed() {
         let (reference, currency) = (reference.to_owned(), "USD".to_owned());
         ChargeRequest { reference, amount_cents: 500, currency }
     };
-    let (mut program, provider) = start("--decline 1").await;
+    let (program, provider) = start("--decline 1").await;
     let declined = provider.charge(&request("shop-1-1")).await.expect("an answer");
     assert_eq!(declined.status, ChargeStatus::Declined);
-    program.signal(Signal::SIGKILL);
-    program.end().await;
-    let (mut program, provider) = start("--charge-and-no-answer 1").await;
+    drop(program); // by SIGKILL
+    let (program, provider) = start("--charge-and-no-answer 1").await;
     let lost = provider.charge(&request("shop-2-1")).await;
     assert!(matches!(lost, Err(ProviderError::Unknown(_))), "{lost:?}");
-    program.signal(Signal::SIGKILL);
-    program.end().await;
+    drop(program);
     let (program, provider) = start("").await;
     assert_eq!(provider.charges("shop-1-1").await.expect("an answer"), [declined]);
     let found = provider.charges("shop-2-1").await.expect("an answer");
-    assert_eq!(found.len(), 1);
-    assert_eq!(provider.charge(&request("shop-2-1")).await.expect("an answer"), found[0]);
+    assert_eq!(found, [provider.charge(&request("shop-2-1")).await.expect("an answer")]);
     let moved = provider.transactions(0).await.expect("an answer");
     assert_eq!(moved.len(), 1, "{moved:?}");
     program.terminate().await;

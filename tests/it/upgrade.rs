@@ -3,7 +3,6 @@
 use crate::support::prelude::*;
 use redis::InfoDict;
 use serde::Deserialize;
-use uuid::Uuid;
 
 const MARK: &str = "-- not rolling:";
 
@@ -78,14 +77,13 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     database.connect().await.execute(further).await.expect("the schema goes further");
     let program = Program::serve(&home, "--no-writer").await;
     let sale = program.sale(5).await;
-    let token = program.token().await;
-    let post = |path: &str| program.ask("POST", path).bearer(&token);
+    let shopper = program.entrance(SECRET).shopper();
     let new = ("of_the_future", b"7 8 9".to_vec());
     let mut redis = redis_connection(&Servers::shared().await.redis.url()).await;
     let state = format!("beside:{{sale:{sale}}}");
     let log = format!("{state}:log");
     let () = redis.hset(&state, new.0, &new.1).await.expect("a new field");
-    let bought = post(&format!("/api/v1/sales/{sale}/orders")).await.must_be(202);
+    let bought = shopper.buy(&sale).await.must_be(202);
     let entries: StreamRangeReply = redis.xrange_all(&log).await.expect("the log");
     let [entry] = &entries.ids[..] else { panic!("one purchase, one entry: {entries:?}") };
     let field = |name| (name, entry.get::<Vec<u8>>(name).expect("a field"));
@@ -94,11 +92,10 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     replace.exec_async(&mut redis).await.expect("the entry is replaced");
     let mut worker = Program::spawn(&home, home.command("worker --metrics-addr 127.0.0.1:0"));
     worker.line_after("flash-sale worker ready").await;
-    wait_for!(post(&format!("/api/v1/orders/{}/pay", bought.text("order_id"))).await.status == 200);
+    wait_for!(shopper.pay(bought.text("order_id")).await.status == 200);
     assert_has(&program.quiet_audit(&sale).await, json!({"ok": true, "paid": 1}));
     worker.terminate().await;
     program.terminate().await;
-    database.drop().await;
 }
 
 /// Left by a kill of commit 70f243a (`upgrade/fill.py`). Sale 1 sells, 2 allows two each, 3 is
@@ -108,7 +105,7 @@ const LEFT_IN_REDIS: &str = include_str!("upgrade/70f243a.redis");
 
 #[derive(Deserialize)]
 struct Answered {
-    user: Uuid,
+    user: UserId,
     sale: String,
     order: String,
     key: Option<String>,
@@ -121,9 +118,8 @@ impl Answered {
     }
 
     fn buyer(&self, app: &TestApp) -> Shopper {
-        let user = UserId::from_bytes(*self.user.as_bytes());
         let mut buyer = app.shopper();
-        (buyer.user, buyer.token) = (user, app.mint(user));
+        (buyer.user, buyer.token) = (self.user, app.mint(self.user));
         buyer
     }
 }

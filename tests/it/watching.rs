@@ -3,8 +3,6 @@
 use crate::support::prelude::*;
 
 const ADDED: [&str; 2] = ["instance", "job"];
-/// The metric that Prometheus makes of a scrape itself.
-const UP: &str = "up";
 
 type Exported = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
@@ -123,27 +121,25 @@ fn queries_of_alerts() -> Vec<Query> {
 }
 
 async fn scrape() -> Exported {
-    let (home, database) = Home::on_shared_servers("watching:").await;
+    let (home, _) = Home::on_shared_servers("watching:").await;
     let program = Program::serve(&home, "").await;
     let get = |path: &str| program.ask("GET", path);
-    let post = |path: &str| program.ask("POST", path);
-    let sale = format!("/api/v1/sales/{}", program.sale(2).await);
-    let mut streams = vec![get(&format!("{sale}/events")).begin().await];
+    let sale = program.sale(2).await;
+    let mut streams = vec![get(&format!("/api/v1/sales/{sale}/events")).begin().await];
     for last in ["pay", "cancel"] {
-        let token = program.token().await;
-        let bought = post(&format!("{sale}/orders")).bearer(&token).await;
+        let shopper = program.entrance(SECRET).shopper();
+        let bought = shopper.buy(&sale).await;
         let path = format!("/api/v1/orders/{}", bought.text("order_id"));
-        streams.push(get(&format!("{path}/events")).bearer(&token).begin().await);
-        let close = || post(&format!("{path}/{last}")).bearer(&token);
-        wait_for!(close().await.body["order_id"].is_string());
+        streams.push(shopper.ask("GET", &format!("{path}/events")).begin().await);
+        wait_for!(shopper.post(&format!("{path}/{last}")).await.body["order_id"].is_string());
     }
     let metrics = get("/metrics").await;
     assert!(metrics.header("content-type").starts_with("text/plain"));
     drop(streams);
     program.terminate().await;
-    database.drop().await;
     let mut exported = parse(metrics.body.as_str().expect("text"));
-    exported.insert(UP.to_owned(), BTreeMap::new());
+    // Prometheus makes it of the scrape itself.
+    exported.insert("up".to_owned(), BTreeMap::new());
     exported
 }
 

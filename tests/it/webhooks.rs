@@ -75,16 +75,14 @@ async fn an_event_is_applied_once_and_in_any_order() {
     till.deliver_raw(&good, SECRET_OF_HOOKS, 0).await.assert(204);
     assert_eq!(till.app.snapshot().await, after, "a replay");
     // What was true before comes after it.
-    let declined = Charge { status: ChargeStatus::Declined, ..charge };
-    till.deliver("evt_2", &declined).await.assert(204);
+    till.deliver("evt_2", &Charge { status: ChargeStatus::Declined, ..charge }).await.assert(204);
     assert_eq!(shopper.order(&order).await.body, paid);
     till.assert_books(100, 0).await;
     // Refunded at the provider's: the event comes before the one of the capture.
     let (shopper, order) = till.buyer_at_page().await;
     let captured = till.provider.confirm();
     till.provider.refund("by hand", &captured.id, 100).await.expect("a refund");
-    let refunded = Charge { refunded_cents: 100, ..captured.clone() };
-    till.deliver("evt_4", &refunded).await.assert(204);
+    till.deliver("evt_4", &Charge { refunded_cents: 100, ..captured.clone() }).await.assert(204);
     till.deliver("evt_3", &captured).await.assert(204);
     let order = shopper.order(&order).await;
     order.assert_has(json!({"status": "pending_payment", "payment": "refunded"}));
@@ -140,7 +138,7 @@ async fn an_instance_without_the_provider_gives_up_only_what_it_began() {
     till.provider.is(Mood::Away); // its own tasks wait
     let orders = till.app.orders_to_pay(&till.sale, 2).await;
     let [(shopper, order), (_, simulated)] = &orders[..] else { panic!("two orders") };
-    till.open_page(shopper, order).await;
+    shopper.open_page(order).await;
     let (without, _channel) = till.app.services_without_tasks();
     let ledger = &without.payments.ledger;
     let begun = ledger.attempt(simulated.parse().expect("an id"), 100, "USD").await;

@@ -2,7 +2,7 @@
 
 use crate::explorer::{Next, Step};
 use crate::properties::{always, sometimes};
-use crate::protocol::{Index, Protocol};
+use crate::protocol::Protocol;
 use crate::state::*;
 use stateright::{Model, Property};
 use std::fmt::Display;
@@ -19,7 +19,7 @@ impl Next<'_, State> {
 }
 
 impl Protocol {
-    fn admission(&self, next: &mut Next<'_, State>, p: Index) {
+    fn admission(&self, next: &mut Next<'_, State>, p: usize) {
         let (before, process) = (next.before, &next.before.processes[p]);
         if let Some(Attempt { request, reply, .. }) = process.attempt {
             if reply.is_some() {
@@ -41,18 +41,15 @@ impl Protocol {
                 });
             }
         } else if self.sells[p] && process.approved == before.live_redis && process.believes > 0 {
-            for (user, left) in before.attempts.iter().enumerate() {
-                // Users differ in nothing but their names: a later one comes after an earlier one.
-                let is_next = user == 0 || before.attempts[user - 1] < self.attempts[user - 1];
-                if *left > 0 && is_next {
-                    let what = format_args!("{p} asks for user {user}");
-                    next.may(what, |state| self.ask(state, p, user as User));
-                }
+            // Users differ in nothing but their names: a later one comes after an earlier one.
+            let user = before.next_user;
+            if user < self.users {
+                next.may(format_args!("{p} asks for user {user}"), |state| Self::ask(state, p));
             }
         }
     }
 
-    fn news(next: &mut Next<'_, State>, p: Index) {
+    fn news(next: &mut Next<'_, State>, p: usize) {
         let (process, postgres) = (&next.before.processes[p], &next.before.postgres);
         if process.believes != postgres.epoch {
             next.may(format_args!("{p} hears of the epoch"), |state| {
@@ -67,7 +64,7 @@ impl Protocol {
         }
     }
 
-    fn writing(&self, next: &mut Next<'_, State>, p: Index) {
+    fn writing(&self, next: &mut Next<'_, State>, p: usize) {
         let (before, process) = (next.before, &next.before.processes[p]);
         if let Some(first) = process.channel.first() {
             next.may(format_args!("{p}'s writer steps"), |state| {
@@ -99,7 +96,7 @@ impl Protocol {
         }
     }
 
-    fn rebuilding(&self, next: &mut Next<'_, State>, p: Index) {
+    fn rebuilding(&self, next: &mut Next<'_, State>, p: usize) {
         let elected = next.before.postgres.elected;
         if next.before.processes[p].rebuild.is_some() {
             next.may(format_args!("{p}'s rebuild steps"), |state| self.rebuild_steps(state, p));
@@ -121,7 +118,7 @@ impl Protocol {
         });
     }
 
-    fn lose_reply(state: &mut State, p: Index) {
+    fn lose_reply(state: &mut State, p: usize) {
         if let Some(attempt) = state.processes[p].attempt
             && attempt.reply.is_none()
             && attempt.request.to == state.live_redis
@@ -153,8 +150,7 @@ impl Protocol {
         let nothing = RedisData::default;
         next.fault("flush", Fault::Flush, |state| Self::lose_down_to(state, nothing()));
         next.fault("restart", Fault::Restart, |state| Self::restart(state, before.redis.clone()));
-        let what = "restart without data";
-        next.fault(what, Fault::EmptyRestart, |state| Self::restart(state, nothing()));
+        next.fault("empty restart", Fault::EmptyRestart, |state| Self::restart(state, nothing()));
         if let Some(backup) = &before.backup {
             let what = "restart from the backup";
             next.fault(what, Fault::Rollback, |state| Self::restart(state, backup.clone()));
@@ -189,18 +185,13 @@ impl Model for Protocol {
 
     fn init_states(&self) -> Vec<State> {
         let process = || Process { believes: 1, approved: 1, ..Process::default() };
-        let redis = RedisData {
-            selling: Some(Selling { epoch: 1, remaining: self.stock }),
-            floor: 1,
-            ..RedisData::default()
-        };
+        let selling = Some(Selling { epoch: 1, remaining: self.stock });
         vec![State {
             postgres: Postgres { epoch: 1, approved: 1, floor: 1, ..Postgres::default() },
             live_redis: 1,
-            redis,
+            redis: RedisData { selling, floor: 1, ..RedisData::default() },
             next_entry: 1,
             processes: [process(), process()],
-            attempts: self.attempts.clone(),
             faults: self.faults.to_vec(),
             ..State::default()
         }]

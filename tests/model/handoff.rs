@@ -213,8 +213,7 @@ async fn client(run: Run, queue: mpsc::Sender<PendingPurchase>, user: u32) -> bo
 }
 
 fn one_run(bug: Bug, faults: Faults) {
-    let world = Arc::default();
-    let run = Run { world, faults, bug };
+    let run = Run { world: Arc::default(), faults, bug };
     block_on(async {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (handoff, channel) = mpsc::channel(CHANNEL);

@@ -49,24 +49,16 @@ const BOTH: [bool; 2] = [true, true];
 
 /// One unit, two users with an attempt each; process 0 sells, these recover and rebuild.
 fn protocol(recovers: [bool; 2], rebuilds: [bool; 2], faults: &'static [Fault]) -> Protocol {
-    Protocol {
-        without: &[],
-        stock: 1,
-        attempts: vec![1, 1],
-        faults,
-        sells: [true, false],
-        recovers,
-        rebuilds,
-    }
+    Protocol { without: &[], stock: 1, users: 2, faults, sells: [true, false], recovers, rebuilds }
 }
 
 impl Protocol {
     fn two_units(self) -> Self {
-        Self { stock: 2, attempts: vec![1, 1, 1], ..self }
+        Self { stock: 2, users: 3, ..self }
     }
 
     fn one_user(self) -> Self {
-        Self { attempts: vec![1], ..self }
+        Self { users: 1, ..self }
     }
 
     fn without(self, without: &'static [Rule]) -> Self {

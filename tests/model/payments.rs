@@ -184,8 +184,7 @@ impl Shop {
         let known = &mut state.payments[payment].state;
         match (what, answer) {
             (What::Refund, _) if *known == Refunding => *known = Refunded,
-            (What::Refund, _) => {}
-            (_, Some(charge)) => self.apply(state, payment, charge),
+            (_, Some(charge)) if what != What::Refund => self.apply(state, payment, charge),
             (What::LookUp { was_over }, None) if *known == Pending && (was_over || is_over) => {
                 *known = Declined;
             }
@@ -219,9 +218,8 @@ impl Shop {
         let Payment { state: known, has_page, charge, .. } = &payments[at];
         if *has_page && *time < Time::Over {
             for succeeds in [false, true] {
-                next.may(format_args!("decide {at}, {succeeds}"), |state| {
-                    state.charge(at, succeeds);
-                });
+                let what = format_args!("decide {at}, {succeeds}");
+                next.may(what, |state| state.charge(at, succeeds));
             }
         }
         let has_room = calls.len() < CALLS;

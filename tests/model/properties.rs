@@ -52,7 +52,7 @@ pub fn always() -> [Property<Protocol>; 8] {
             let held = |epoch| state.redis.buyers_of(epoch).len();
             let sum = |live: Selling| usize::from(live.remaining) + held(live.epoch);
             let adds_up = |live| sum(live) == usize::from(model.stock);
-            !state.admission_is_open() || state.redis.selling.is_none_or(adds_up)
+            state.rebuild_needed().is_some() || state.redis.selling.is_none_or(adds_up)
         }),
     ]
 }

@@ -27,14 +27,13 @@ pub enum Rule {
 pub struct Protocol {
     pub without: &'static [Rule],
     pub stock: u8,
-    pub attempts: Vec<u8>,
+    /// Each of them asks once.
+    pub users: User,
     pub faults: &'static [Fault],
     pub sells: [bool; 2],
     pub recovers: [bool; 2],
     pub rebuilds: [bool; 2],
 }
-
-pub type Index = usize;
 
 impl Protocol {
     pub fn keeps(&self, rule: Rule) -> bool {
@@ -63,8 +62,7 @@ impl Protocol {
     /// `release` in `orders.lua`; whether Redis has dealt with it.
     fn release(&self, state: &mut State, order: Order, epoch: Epoch) -> bool {
         let RedisData { selling, buyers, .. } = &mut state.redis;
-        let live = selling.as_mut().filter(|live| live.epoch == epoch);
-        let Some(live) = live else { return false };
+        let Some(live) = selling.as_mut().filter(|live| live.epoch == epoch) else { return false };
         let held = (epoch, order.user);
         let is_held = buyers.get(&held) == Some(&order.id);
         if is_held {
@@ -90,21 +88,20 @@ impl Protocol {
         true
     }
 
-    /// `activate` in `sale.lua`; whether the epoch is open.
-    fn install(&self, state: &mut State, epoch: Epoch, taken: u8) -> bool {
+    /// `activate` in `sale.lua`, which may refuse.
+    fn install(&self, state: &mut State, epoch: Epoch, taken: u8) {
         let redis = &mut state.redis;
         let overtaken = redis.selling.is_some_and(|live| live.epoch >= epoch);
         let unmarked = self.keeps(Rule::SealLeavesMark) && redis.sealed_for != epoch;
         let undrained = self.keeps(Rule::InstallNeedsEmptyLog) && !redis.log.is_empty();
         if overtaken || unmarked || undrained {
-            return false;
+            return;
         }
         let remaining = self.stock.saturating_sub(taken);
         redis.sealed_for = 0;
         redis.selling = Some(Selling { epoch, remaining });
         // Nobody reads the buyers of earlier epochs any more: rebuild/restore.rs unlinks them.
         redis.buyers.retain(|(held_in, _), _| *held_in >= epoch);
-        true
     }
 
     /// `ids.lua`
@@ -119,33 +116,30 @@ impl Protocol {
         id
     }
 
-    pub fn ask(&self, state: &mut State, process: Index, user: User) {
+    pub fn ask(state: &mut State, process: usize) {
         let id = Self::lease(state);
         if state.exists(id) {
             state.wrong = Some((IDS_DIFFER, id));
         }
-        state.attempts[usize::from(user)] -= 1;
-        let request = Request {
-            order: Order { id, user },
-            epoch: state.processes[process].believes,
-            to: state.live_redis,
-        };
-        state.processes[process].attempt = Some(Attempt { request, reloaded: false, reply: None });
+        let order = Order { id, user: state.next_user };
+        state.next_user += 1;
+        let asking = &mut state.processes[process];
+        let request = Request { order, epoch: asking.believes, to: state.live_redis };
+        asking.attempt = Some(Attempt { request, reloaded: false, reply: None });
     }
 
-    pub fn run_script(&self, state: &mut State, process: Index) {
-        if let Some(mut attempt) = state.processes[process].attempt {
-            let Request { order, epoch, .. } = attempt.request;
-            let verdict = Self::admit(state, order, epoch);
-            attempt.reply = Some(verdict);
-            // Nothing follows from a refusal, so it is taken to arrive at once.
-            let refused = matches!(verdict, Verdict::SoldOut | Verdict::AlreadyOrdered);
-            state.processes[process].attempt = (!refused).then_some(attempt);
-        }
+    pub fn run_script(&self, state: &mut State, process: usize) {
+        let Some(mut attempt) = state.processes[process].attempt else { return };
+        let Request { order, epoch, .. } = attempt.request;
+        let verdict = Self::admit(state, order, epoch);
+        attempt.reply = Some(verdict);
+        // Nothing follows from a refusal, so it is taken to arrive at once.
+        let refused = matches!(verdict, Verdict::SoldOut | Verdict::AlreadyOrdered);
+        state.processes[process].attempt = (!refused).then_some(attempt);
     }
 
     /// Same ids, the epoch as known by now; only to a Redis process that is known to be approved.
-    pub fn ask_again(&self, state: &mut State, process: Index) {
+    pub fn ask_again(&self, state: &mut State, process: usize) {
         let asking = &mut state.processes[process];
         if asking.approved != state.live_redis {
             asking.attempt = None;
@@ -156,7 +150,7 @@ impl Protocol {
         }
     }
 
-    pub fn take_reply(&self, state: &mut State, process: Index) {
+    pub fn take_reply(&self, state: &mut State, process: usize) {
         let Some(attempt) = state.processes[process].attempt.take() else { return };
         let Request { order, epoch, .. } = attempt.request;
         match attempt.reply {
@@ -170,9 +164,8 @@ impl Protocol {
                 state.note_gone(true);
             }
             Some(Verdict::Fenced) if !attempt.reloaded => {
-                let reloaded = true;
                 state.processes[process].believes = state.postgres.epoch;
-                state.processes[process].attempt = Some(Attempt { reloaded, ..attempt });
+                state.processes[process].attempt = Some(Attempt { reloaded: true, ..attempt });
                 self.ask_again(state, process);
             }
             _ => {}
@@ -180,16 +173,9 @@ impl Protocol {
     }
 
     pub fn accepted(&self, order: Order, epoch: Epoch, entry: EntryId) -> Work {
-        Work {
-            order,
-            epoch,
-            entry,
-            readmitted_as: None,
-            step: match self.keeps(Rule::AcknowledgeAfterCommit) {
-                true => WorkStep::Write,
-                false => WorkStep::Acknowledge,
-            },
-        }
+        let is_written_first = self.keeps(Rule::AcknowledgeAfterCommit);
+        let step = if is_written_first { WorkStep::Write } else { WorkStep::Acknowledge };
+        Work { order, epoch, entry, readmitted_as: None, step }
     }
 
     /// By the writer, a recovery pass or a drain alike; `None` when the order is settled.
@@ -197,14 +183,12 @@ impl Protocol {
         let has_row = state.postgres.rows.contains_key(&work.order);
         work.step = match work.step {
             WorkStep::Write => self.write(state, work),
-            WorkStep::Late if has_row => WorkStep::Acknowledge,
+            WorkStep::Late | WorkStep::Reject if has_row => WorkStep::Acknowledge,
             WorkStep::Late => WorkStep::Readmit(state.postgres.epoch),
             WorkStep::Readmit(epoch) => self.readmit(state, &mut work, epoch),
             WorkStep::Reject => {
-                if !has_row {
-                    state.postgres.rows.insert(work.order, Status::Rejected);
-                    state.postgres.return_unit(work.order);
-                }
+                state.postgres.rows.insert(work.order, Status::Rejected);
+                state.postgres.return_unit(work.order);
                 WorkStep::Acknowledge
             }
             WorkStep::Acknowledge => {
@@ -266,7 +250,7 @@ impl Protocol {
     }
 
     /// `return_units` looks the sale up again if it is fenced, and tries once more.
-    pub fn return_unit(&self, state: &mut State, process: Index, order: Order) {
+    pub fn return_unit(&self, state: &mut State, process: usize, order: Order) {
         let mut done = self.release(state, order, state.processes[process].believes);
         if !done {
             state.processes[process].believes = state.postgres.epoch;
@@ -276,7 +260,7 @@ impl Protocol {
         state.processes[process].released = due.map(|(order, number)| (*order, *number));
     }
 
-    pub fn forget_released(&self, state: &mut State, process: Index) {
+    pub fn forget_released(&self, state: &mut State, process: usize) {
         let Some((order, number)) = state.processes[process].released.take() else { return };
         let is_this_return = state.postgres.outbox.get(&order) == Some(&number);
         if is_this_return || !self.keeps(Rule::ReleaseClosedOrderAgain) {
@@ -284,17 +268,14 @@ impl Protocol {
         }
     }
 
-    pub fn elect(state: &mut State, process: Index) {
+    pub fn elect(state: &mut State, process: usize) {
         state.postgres.elected = Some(process);
-        state.processes[process].rebuild = state.rebuild_needed().map(|approves| Rebuild {
-            approves,
-            epoch: state.postgres.epoch + 1,
-            step: RebuildStep::Elected,
-            draining: None,
-        });
+        let (epoch, step) = (state.postgres.epoch + 1, RebuildStep::Elected);
+        let rebuild = |approves| Rebuild { approves, epoch, step, draining: None };
+        state.processes[process].rebuild = state.rebuild_needed().map(rebuild);
     }
 
-    pub fn rebuild_steps(&self, state: &mut State, process: Index) {
+    pub fn rebuild_steps(&self, state: &mut State, process: usize) {
         let Some(mut rebuild) = state.processes[process].rebuild.take() else { return };
         // As in `rebuild_fails`; where this is used the fence is behind.
         let give_up = rebuild.approves.map(|_| RebuildStep::Installed);
@@ -335,29 +316,28 @@ impl Protocol {
                 None
             }
         };
-        if let Some(step) = next {
-            rebuild.step = step;
-            state.processes[process].rebuild = Some(rebuild);
-        } else {
-            Self::release_election(state, process);
-        }
+        Self::go_on(state, process, rebuild, next);
     }
 
     /// Others sell from this Redis, so it is approved, but only behind the fence of this sale.
-    pub fn rebuild_fails(&self, state: &mut State, process: Index) {
+    pub fn rebuild_fails(&self, state: &mut State, process: usize) {
         let Some(mut rebuild) = state.processes[process].rebuild.take() else { return };
         let is_fenced = !matches!(rebuild.step, RebuildStep::Elected | RebuildStep::Sealed);
-        let goes_on = is_fenced || !self.keeps(Rule::ApproveOnlyFenced);
-        if rebuild.approves.is_some() && goes_on && rebuild.step != RebuildStep::FloorRaised {
-            rebuild.step = RebuildStep::Installed;
-            rebuild.draining = None;
-            state.processes[process].rebuild = Some(rebuild);
-        } else {
-            Self::release_election(state, process);
+        let may_approve = is_fenced || !self.keeps(Rule::ApproveOnlyFenced);
+        let goes_on = may_approve && rebuild.step != RebuildStep::FloorRaised;
+        let next = rebuild.approves.filter(|_| goes_on).map(|_| RebuildStep::Installed);
+        rebuild.draining = None;
+        Self::go_on(state, process, rebuild, next);
+    }
+
+    fn go_on(state: &mut State, process: usize, rebuild: Rebuild, next: Option<RebuildStep>) {
+        match next {
+            Some(step) => state.processes[process].rebuild = Some(Rebuild { step, ..rebuild }),
+            None => Self::release_election(state, process),
         }
     }
 
-    pub fn release_election(state: &mut State, process: Index) {
+    pub fn release_election(state: &mut State, process: usize) {
         state.postgres.elected = state.postgres.elected.filter(|elected| *elected != process);
     }
 
@@ -378,7 +358,7 @@ impl Protocol {
         Some(RebuildStep::Fenced)
     }
 
-    fn approve(state: &mut State, process: Index, redis: Option<RedisProcess>) {
+    fn approve(state: &mut State, process: usize, redis: Option<RedisProcess>) {
         if let Some(redis) = redis {
             state.postgres.approved = redis;
             state.processes[process].approved = redis;

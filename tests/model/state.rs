@@ -216,7 +216,7 @@ pub struct State {
     pub stray: Vec<Request>,
     pub next_entry: EntryId,
     pub processes: [Process; 2],
-    pub attempts: Vec<u8>,
+    pub next_user: User,
     /// Which may still happen: part of the state, so every order of faults is tried.
     pub faults: Vec<Fault>,
     pub answered: BTreeSet<OrderId>,
@@ -256,13 +256,9 @@ impl State {
         (live != Some(self.postgres.epoch)).then_some(None)
     }
 
-    pub fn admission_is_open(&self) -> bool {
-        self.rebuild_needed().is_none()
-    }
-
     /// Whether Redis and Postgres must agree, because nothing is under way.
     pub fn is_quiescent(&self) -> bool {
-        self.admission_is_open()
+        self.rebuild_needed().is_none()
             && self.redis.log.is_empty()
             && self.postgres.outbox.is_empty()
             && self.stray.is_empty()

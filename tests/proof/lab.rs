@@ -3,7 +3,7 @@
 
 use crate::support::test_lab::{ARENAS, TestLab, buy};
 use crate::support::{lessons::play_each, prelude::*};
-use lab::servers;
+use lab::servers::Servers;
 use tokio_util::sync::CancellationToken;
 
 async fn call(app: &TestApp, by: &str, method: Method, path: &str, body: Value) -> Reply {
@@ -73,8 +73,7 @@ async fn storms_are_bounded_by_address_and_in_all() {
             storm(&app, by, &arenas[arenas.len() - 1]).await.assert(202);
         }
         let one_more = storm(&app, by, &arena(&create(&app, by).await)).await;
-        one_more.assert_problem(429, "too_many_storms");
-        assert_eq!(one_more.header("retry-after"), "5");
+        assert_eq!(one_more.assert_told_when(429, "too_many_storms"), 5);
     }
     let third = "10.0.0.3";
     let arena = arena(&create(&app, third).await);
@@ -96,7 +95,7 @@ async fn what_a_storm_has_counted_does_not_stay_in_memory() {
 
 #[tokio::test]
 async fn extra_servers_end_when_no_arena_needs_them() {
-    let soon_idle = |servers: servers::Servers| servers.with_idle_limit(Duration::from_millis(200));
+    let soon_idle = |servers: &mut Servers| servers.idle_limit = Duration::from_millis(200);
     let lab = TestLab::with("idle-servers:", soon_idle).await;
     let stop = CancellationToken::new();
     let upkeep = tokio::spawn(lab.lab.clone().upkeep(stop.clone()));

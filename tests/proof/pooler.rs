@@ -1,7 +1,7 @@
 //! Postgres behind the real PgBouncer in transaction mode, with fewer sessions than connections.
 
 use crate::faults::{assert_nothing_lost, flush, rebuilt_by, rush_with_regulars};
-use crate::support::pgbouncer::{PgBouncer, SESSIONS};
+use crate::support::postgres_servers::{PgBouncer, SESSIONS};
 use crate::support::prelude::*;
 use flash_sale::postgres;
 use sqlx::{Postgres, Row, postgres::PgPoolOptions};
@@ -14,8 +14,7 @@ const ADVISORY_LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'ad
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_whole_sale_goes_through_a_pooler_with_few_sessions() {
     let servers = Servers::own().await;
-    let pooler = PgBouncer::start(&servers, "").await;
-    let database = servers.database().await.pooled_by(&pooler);
+    let (_pooler, database) = PgBouncer::start(&servers, "").await;
     let (url, prefix, options) = (servers.redis.url(), "pooled:".to_owned(), Options::default());
     let first = TestApp::launch(database.clone(), url, prefix, options.clone()).await;
     let second = first.another(options).await;
@@ -67,8 +66,7 @@ async fn right_answers<'c>(pool: impl Executor<'c, Database = Postgres> + Copy) 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_do_not_meet_in_a_session() {
     let servers = Servers::shared().await;
-    let pooler = PgBouncer::start(servers, "options,extra_float_digits").await;
-    let database = servers.database().await.pooled_by(&pooler);
+    let (_pooler, database) = PgBouncer::start(servers, "options,extra_float_digits").await;
     let adapted = database.pool(8).await;
     assert_eq!(right_answers(&adapted).await, 400);
     let naive = PgPoolOptions::new().max_connections(8).connect_lazy_with(database.options());
@@ -80,32 +78,22 @@ async fn statements_do_not_meet_in_a_session() {
     assert_eq!(limit.get::<String, _>(0), "10s");
     transaction.commit().await.expect("COMMIT");
     let none = "SELECT 1 FROM pg_settings WHERE name = 'statement_timeout' AND setting = '0'";
-    let limit = adapted.fetch_one(none).await;
-    limit.expect_err("every statement has its limit");
-    adapted.close().await;
-    drop(pooler);
-    database.drop().await;
+    adapted.fetch_one(none).await.expect_err("every statement has its limit");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_that_came_later_is_noticed() {
-    let servers = Servers::shared().await;
-    let pooler = PgBouncer::start(servers, "options").await;
-    let database = servers.database().await.pooled_by(&pooler);
+    let (_pooler, database) = PgBouncer::start(Servers::shared().await, "options").await;
     // As if there had been none when the program started.
     let pool = postgres::pool(database.options(), 2);
     let asked = sqlx::query("SELECT 1").execute(&pool).await;
     asked.expect_err("the connection is not what it was taken for");
-    pool.close().await;
-    drop(pooler);
-    database.drop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_work_through_a_pooler_that_is_named_as_one() {
     let servers = Servers::shared().await;
-    let pooler = PgBouncer::start(servers, "").await;
-    let database = servers.database().await;
+    let (pooler, database) = PgBouncer::start(servers, "").await;
     let mut home = Home::on(servers, &database, "pooled-cli:");
     let direct = home.settings[0].1.clone();
     let (user, name) = (&servers.postgres.address().user, &database.name);
@@ -117,6 +105,4 @@ async fn commands_work_through_a_pooler_that_is_named_as_one() {
     }
     let wrong = home.run("migrate DATABASE_DIRECT_URL=mysql://x/y").await;
     wrong.assert_refused(&["DATABASE_DIRECT_URL is not a Postgres address"]);
-    drop((home, pooler));
-    database.drop().await;
 }

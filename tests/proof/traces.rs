@@ -78,13 +78,10 @@ fn is_inside(span: &Span, other: &Span) {
     assert!(is_inside, "{span:?} is not inside {other:?}");
 }
 
-async fn buy(program: &Program, sale: &str, traceparent: &str) -> Reply {
-    let ask = program.ask("POST", &format!("/api/v1/sales/{sale}/orders"));
-    ask.bearer(&program.token().await).header("traceparent", traceparent).await.must_be(202)
-}
-
-fn traceparent(span: &str, sampled: bool) -> String {
-    format!("00-{CALLER_TRACE}-{span}-0{}", u8::from(sampled))
+async fn buy(program: &Program, sale: &str, caller: &str, sampled: bool) -> Reply {
+    let traceparent = format!("00-{CALLER_TRACE}-{caller}-0{}", u8::from(sampled));
+    let buying = program.entrance(SECRET).shopper().buying(sale);
+    buying.header("traceparent", traceparent).await.must_be(202)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,7 +89,7 @@ async fn a_purchase_is_traced_from_its_request_through_redis_to_postgres() {
     let (collector, endpoint) = Collector::start().await;
     let deployment = Deployment::start(1, &[(ENDPOINT, &endpoint)]).await;
     let program = deployment.running();
-    let answer = buy(program, &program.sale(1_000).await, &traceparent(CALLER_SPAN, true)).await;
+    let answer = buy(program, &program.sale(1_000).await, CALLER_SPAN, true).await;
     let order = answer.text("order_id");
     let is_ours = |span: &Span| text(span, "flash_sale.order_id") == order;
     // The last span to end; it comes in the same batch as the others, or in a later one.
@@ -130,18 +127,16 @@ async fn a_batch_is_linked_with_every_request_in_it() {
     let sale = program.sale(1_000).await;
     let caller = |number: usize| format!("{:016x}", number + 1);
     let bought = (0..CROWD).map(async |number| {
-        buy(program, &sale, &traceparent(&caller(number), true)).await.text("order_id").to_owned()
+        buy(program, &sale, &caller(number), true).await.text("order_id").to_owned()
     });
-    let orders = join_all(bought).await;
-    let orders: BTreeSet<&str> = orders.iter().map(String::as_str).collect();
+    let orders = BTreeSet::from_iter(join_all(bought).await);
     assert_eq!(orders.len(), CROWD);
     // The end exports what is left, so nothing is waited for.
     drop(deployment);
     let spans = collector.spans();
     let named = |name: &'static str| spans.iter().filter(move |span| span.name == name);
-    let order_of = |span| text(span, "flash_sale.order_id");
-    let written: BTreeSet<&str> = named("order written").map(order_of).collect();
-    assert_eq!(written, orders);
+    let order_of = |span| text(span, "flash_sale.order_id").to_owned();
+    assert_eq!(named("order written").map(order_of).collect::<BTreeSet<_>>(), orders);
     // Each request is what a batch is below, or linked with.
     let batches: Vec<_> = named("admission batch").collect();
     for number in 0..CROWD {
@@ -173,8 +168,7 @@ async fn who_is_not_sampled_leaves_no_trace() {
     ] {
         let deployment = Deployment::start(1, &settings).await;
         let program = deployment.running();
-        let sale = program.sale(1_000).await;
-        let answer = buy(program, &sale, &traceparent(CALLER_SPAN, sampled)).await;
+        let answer = buy(program, &program.sale(1_000).await, CALLER_SPAN, sampled).await;
         assert_eq!(answer.headers.contains_key("traceresponse"), is_answered, "{settings:?}");
     }
     assert!(collector.spans().is_empty());

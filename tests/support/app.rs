@@ -48,7 +48,7 @@ impl Options {
 pub struct TestApp {
     pub services: Services,
     pub base: String,
-    entrance: Entrance,
+    pub entrance: Entrance,
     pub database: Database,
     pub prefix: String,
     pub redis_url: String,
@@ -101,12 +101,12 @@ impl TestApp {
         app
     }
 
-    pub async fn with_redis(servers: &Servers, redis_url: String, options: Options) -> Self {
-        Self::launch(servers.database().await, redis_url, "other:".to_owned(), options).await
+    pub async fn with_redis(servers: &Servers, url: String) -> Self {
+        Self::launch(servers.database().await, url, "other:".to_owned(), Options::default()).await
     }
 
     pub async fn behind(servers: &Servers, postgres: &Proxy) -> Self {
-        let database = servers.database().await.through(postgres.address());
+        let database = servers.database().await.through(postgres.address);
         Self::first(servers, database, Options::default()).await
     }
 
@@ -232,10 +232,6 @@ impl TestApp {
         stream::iter(0..count).then(|_| self.buyer(sale)).collect().await
     }
 
-    pub fn entrance(&self) -> Entrance {
-        self.entrance.clone()
-    }
-
     pub fn ask(&self, method: impl AsRef<str>, path: &str) -> Ask {
         ask(&self.entrance.client, method, self.url(path))
     }
@@ -322,6 +318,19 @@ impl TestApp {
 
     pub async fn number(&self, query: &str) -> i64 {
         self.value(query).await
+    }
+
+    /// Another session, in a transaction that has executed this.
+    pub async fn begin(&self, statements: &str) -> PgConnection {
+        let mut connection = self.database.connect().await;
+        connection.execute(AssertSqlSafe(format!("BEGIN; {statements}"))).await.expect("executes");
+        connection
+    }
+
+    pub async fn waiting_for_locks(&self, count: i64) {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        wait_for!(self.number(waiting).await == count);
     }
 
     /// Cuts every connection to this database and lets no new one in; or lets them in again.

@@ -464,6 +464,9 @@ pub fn serve(routes: Router, listener: &TcpListener) -> Runtime {
     runtime
 }
 
+/// What a server at fault has not done at once, it will never do.
+pub const SOON: Option<Duration> = Some(Duration::from_millis(300));
+
 /// Small, and patient with a busy machine: what a correct server does late is not missing.
 pub fn storm_on(url: String) -> Config {
     Config {

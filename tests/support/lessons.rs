@@ -15,15 +15,14 @@ pub struct TestTheatre {
 
 impl TestTheatre {
     pub async fn open(prefix: &'static str) -> Self {
-        Self::on(prefix, None).await
+        Self::with(prefix, |_| ()).await
     }
 
-    pub async fn on(prefix: &'static str, redis: Option<&str>) -> Self {
-        let mut lab = TestLab::with(prefix, |mut servers| {
-            servers.redis_url = redis.map_or(servers.redis_url, str::to_owned);
-            servers
-        })
-        .await;
+    pub async fn with(
+        prefix: &'static str,
+        change: impl FnOnce(&mut lab::servers::Servers),
+    ) -> Self {
+        let mut lab = TestLab::with(prefix, change).await;
         let theatre = Theatre::new(lab.servers.clone()).with_places(1_000);
         Arc::get_mut(&mut lab.lab).expect("nobody else has it").theatre = theatre;
         Self { lab, prefix }
@@ -48,7 +47,6 @@ impl TestTheatre {
         let mut postgres = self.lab.database.connect().await;
         let rows: i64 = sqlx::query_scalar(rows).fetch_one(&mut postgres).await.expect("a count");
         assert_eq!(rows, 0);
-        drop(postgres);
         self.lab.finish().await;
     }
 }

@@ -44,7 +44,8 @@ pub struct Told {
     /// What else went well, and what went wrong how often, where a lane notes it.
     pub answers: usize,
     pub failures: BTreeMap<String, usize>,
-    may_break: bool,
+    /// A request may get no answer at all.
+    pub may_break: bool,
     pub is_over: bool,
 }
 
@@ -81,10 +82,6 @@ impl Rush {
         self.until(more, |told| told.winners.len()).await;
     }
 
-    pub fn may_break(&self) {
-        locked(&self.told).may_break = true;
-    }
-
     pub async fn end(self) -> Told {
         locked(&self.told).is_over = true;
         self.lanes.join_all().await;
@@ -95,8 +92,7 @@ impl Rush {
 async fn newcomers(entrance: Entrance, sale: String, told: Arc<Mutex<Told>>) {
     while !locked(&told).is_over {
         let shopper = entrance.shopper();
-        let reply = shopper.buying(&sale).send().await;
-        let pause = match reply {
+        let pause = match shopper.buying(&sale).send().await {
             Ok(reply) if reply.is_accepted() => {
                 locked(&told).winners.push((shopper, reply.text("order_id").to_owned()));
                 PAUSE
@@ -134,8 +130,7 @@ async fn regular((shopper, id): Winner, sale: String, told: Arc<Mutex<Told>>) {
 
 #[track_caller]
 pub fn assert_shed(reply: &Reply) {
-    reply.assert_problem(503, "unavailable");
-    let after: u64 = reply.header("retry-after").parse().expect("Retry-After");
+    let after = reply.assert_told_when(503, "unavailable");
     assert!((1..=60).contains(&after), "Retry-After: {after}");
 }
 

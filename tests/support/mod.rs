@@ -27,21 +27,17 @@ macro_rules! cases {
 }
 
 pub mod app;
-pub mod buggy_redis;
 pub mod buggy_sale;
 pub mod checkers;
-pub mod clock;
 pub mod driver;
-pub mod events;
 pub mod history;
 pub mod launch;
 pub mod lessons;
 pub mod load;
 pub mod locks;
-pub mod network;
 pub mod people;
-pub mod pgbouncer;
 pub mod plant;
+pub mod postgres_servers;
 pub mod prelude;
 pub mod processes;
 pub mod program;
@@ -49,7 +45,6 @@ pub mod proxy;
 pub mod random;
 pub mod redis_servers;
 pub mod routes;
-pub mod standby;
 pub mod stores;
 pub mod test_lab;
 pub mod trace;
@@ -92,17 +87,6 @@ impl Servers {
 
     pub fn folder(&self, name: &str) -> PathBuf {
         self.dir.join(name)
-    }
-
-    pub fn of_a_lab(
-        &self,
-        database: &Database,
-        key_prefix: &str,
-        data_dir: Option<PathBuf>,
-    ) -> lab::servers::Servers {
-        let shop = Arc::new(flash_sale::in_lab::ThisShop);
-        let (postgres, redis) = (database.options(), self.redis.url());
-        lab::servers::Servers::new(&postgres, &redis, key_prefix, shop, data_dir)
     }
 
     pub async fn database(&self) -> Database {
@@ -185,7 +169,7 @@ async fn make_template(address: &PostgresAddress) {
 
 #[derive(Clone)]
 pub struct Database {
-    address: PostgresAddress,
+    pub address: PostgresAddress,
     pub name: String,
     /// Where the application reaches it; by its own socket if `None`.
     proxy: Option<SocketAddr>,
@@ -195,11 +179,6 @@ pub struct Database {
 impl Database {
     pub fn through(self, proxy: SocketAddr) -> Self {
         Self { proxy: Some(proxy), ..self }
-    }
-
-    /// The database of this name on another server: a copy of the one it was made on.
-    pub fn on(self, address: &PostgresAddress) -> Self {
-        Self { address: address.clone(), ..self }
     }
 
     pub fn options(&self) -> PgConnectOptions {

@@ -1,4 +1,4 @@
-//! Requests and their answers, and people who send them.
+//! Requests and their answers, event streams, and people who ask for them.
 
 use crate::support::prelude::*;
 use flash_sale::http::ConnectionLimits;
@@ -77,7 +77,11 @@ pub fn ask(client: &Client, method: impl AsRef<str>, url: String) -> Ask {
 pub async fn until_told(ask: impl AsyncFn() -> Reply) -> Reply {
     wait_for!("an answer", {
         let reply = ask().await;
-        (reply.code() != "unavailable").then_some(reply)
+        if reply.code() != "unavailable" {
+            return Some(reply);
+        }
+        assert_shed(&reply);
+        None
     })
 }
 
@@ -129,7 +133,11 @@ impl Shopper {
     }
 
     pub fn at(&self, app: &TestApp) -> Self {
-        app.entrance().welcome(self)
+        app.entrance.welcome(self)
+    }
+
+    pub fn token_at(&self, path: &str) -> &str {
+        if path.contains("/admin/") { ADMIN_TOKEN } else { &self.token }
     }
 
     pub async fn get(&self, path: &str) -> Reply {
@@ -164,6 +172,7 @@ impl Shopper {
         let mut reply = self.buy(sale).await;
         let is_unsure = reply.code() == "unavailable";
         if is_unsure {
+            assert_shed(&reply);
             reply = self.told(sale).await;
         }
         if !(is_unsure && reply.code() == "already_ordered") {
@@ -197,6 +206,11 @@ impl Shopper {
 
     pub async fn pay(&self, id: &str) -> Reply {
         self.post(&format!("/api/v1/orders/{id}/pay")).await
+    }
+
+    pub async fn open_page(&self, id: &str) -> String {
+        let page = self.post(&format!("/api/v1/orders/{id}/checkout")).await.must_be(200);
+        page.text("url").to_owned()
     }
 
     pub async fn cancel(&self, id: &str) -> Reply {
@@ -277,6 +291,75 @@ impl Reply {
         for member in ["type", "title", "detail"] {
             self.text(member);
         }
+    }
+
+    /// The same with a Retry-After, in seconds.
+    #[track_caller]
+    pub fn assert_told_when(&self, status: u16, code: &str) -> u64 {
+        self.assert_problem(status, code);
+        let seconds = self.header("retry-after").parse().unwrap_or(0);
+        assert!(seconds > 0, "no Retry-After: {:?}", self.headers);
+        seconds
+    }
+}
+
+/// The reading end of an event stream.
+pub struct Events {
+    pub response: Response,
+    unread: String,
+}
+
+impl Events {
+    pub async fn of(ask: Ask) -> Self {
+        let response = ask.begin().await;
+        assert_eq!(response.status(), 200);
+        Self::from(response)
+    }
+
+    pub fn from(response: Response) -> Self {
+        Self { response, unread: String::new() }
+    }
+
+    pub async fn block(&mut self) -> reqwest::Result<Option<String>> {
+        loop {
+            if let Some((block, rest)) = self.unread.split_once("\n\n") {
+                let block = block.to_owned();
+                self.unread = rest.to_owned();
+                return Ok(Some(block));
+            }
+            let chunk = tokio::time::timeout(TEST_TIMEOUT, self.response.chunk()).await;
+            let Some(chunk) = chunk.expect("something in time")? else { return Ok(None) };
+            self.unread += std::str::from_utf8(&chunk).expect("UTF-8");
+        }
+    }
+
+    /// The next event's name and data; `None` at the end, `Err` at a disorderly one.
+    pub async fn try_next(&mut self) -> reqwest::Result<Option<(String, Value)>> {
+        while let Some(block) = self.block().await? {
+            let field = |name| block.lines().find_map(|line| line.strip_prefix(name));
+            if let Some(data) = field("data:") {
+                let name = field("event:").unwrap_or_default().trim().to_owned();
+                return Ok(Some((name, serde_json::from_str(data).expect("JSON"))));
+            }
+            assert!(block.lines().all(|line| line.starts_with(':')), "{block:?}");
+        }
+        Ok(None)
+    }
+
+    pub async fn next(&mut self) -> Option<Value> {
+        self.try_next().await.expect("an orderly end").map(|(_, data)| data)
+    }
+
+    pub async fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let reading = async {
+            loop {
+                let event = self.next().await.expect("the stream goes on");
+                if wanted(&event) {
+                    return event;
+                }
+            }
+        };
+        tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("an event in time")
     }
 }
 

@@ -10,7 +10,7 @@ pub use super::app::{
 pub use super::launch::{entries, poll, tail};
 pub use super::load::{Rush, Told, Winner};
 pub use super::load::{all_order, all_told, all_written, assert_shed, crowd};
-pub use super::people::{Ask, Entrance, Reply, Shopper, ask, assert_has, client};
+pub use super::people::{Ask, Entrance, Events, Reply, Shopper, ask, assert_has, client};
 pub use super::people::{in_secs, time_of, until_told, with};
 pub use super::processes::signal;
 pub use super::program::{Home, Program, SECRET, settings_of};

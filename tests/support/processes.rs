@@ -1,8 +1,9 @@
-//! Processes of servers, as /proc knows them.
+//! Processes of servers, as /proc knows them, and wrong clocks for them by libfaketime.
 
 use super::launch::entries;
 use nix::{sys::signal::Signal, unistd::Pid};
-use std::{fs, path::Path};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 pub fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).expect("pids are small"))
@@ -28,4 +29,26 @@ pub fn signal(pids: &[u32], signal: Signal) {
     for pid in pids {
         nix::sys::signal::kill(pid_of(*pid), signal).ok();
     }
+}
+
+pub const FAKETIME_MISSING: &str =
+    "libfaketime is not installed (Debian: apt-get install faketime)";
+
+pub fn libfaketime() -> Option<PathBuf> {
+    let folders = ["/usr/lib64", "/usr/local/lib"].map(PathBuf::from).into_iter();
+    let folders = folders.chain(entries(Path::new("/usr/lib")));
+    folders.map(|folder| folder.join("faketime/libfaketimeMT.so.1")).find(|path| path.exists())
+}
+
+/// The environment of a process whose wall clock, not the monotonic one, is off by what is in this
+/// file (`+1d`).
+pub fn clock_settings(offset: &Path) -> [(&'static str, String); 5] {
+    let library = libfaketime().unwrap_or_default();
+    [
+        ("LD_PRELOAD", library.display().to_string()),
+        ("FAKETIME_TIMESTAMP_FILE", offset.display().to_string()),
+        ("FAKETIME_NO_CACHE", "1".to_owned()),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ("DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ]
 }

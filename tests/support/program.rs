@@ -1,12 +1,9 @@
 //! The program as a process, in a folder of its own, without this process' settings.
 
-pub use super::launch::remove_data;
 use super::{launch, processes::pid_of};
 use crate::support::prelude::*;
-use nix::{
-    sys::signal::{kill, killpg},
-    unistd::Pid,
-};
+use nix::sys::signal::{kill, killpg};
+use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
 use tokio::sync::mpsc;
 
@@ -113,7 +110,7 @@ impl Drop for Home {
         for pid in self.processes() {
             let _ = kill(pid, Signal::SIGKILL);
         }
-        remove_data(&self.data());
+        launch::remove_data(&self.data());
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -132,10 +129,9 @@ impl Program {
         Self::spawn_logging_to(file.into(), stderr, command)
     }
 
-    fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
+    pub fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
         let spawned = command.stdout(Stdio::piped()).stderr(log).spawn();
-        let mut child =
-            spawned.expect("the program starts (scripts/setup.sh proof installs others)");
+        let mut child = spawned.expect("it starts (scripts/setup.sh proof installs the others)");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
         let (line, lines) = mpsc::unbounded_channel();
         std::thread::spawn(move || {
@@ -146,18 +142,10 @@ impl Program {
     }
 
     pub async fn serve(home: &Home, settings: &str) -> Self {
-        Self::serve_by(home, home.command(&format!("serve {settings}"))).await
+        Self::spawn(home, home.command(&format!("serve {settings}"))).ready().await
     }
 
-    pub async fn serve_by(home: &Home, command: Command) -> Self {
-        Self::spawn(home, command).ready().await
-    }
-
-    pub async fn serve_logging_to(log: Stdio, command: Command) -> Self {
-        Self::spawn_logging_to(log, PathBuf::from("/dev/null"), command).ready().await
-    }
-
-    async fn ready(mut self) -> Self {
+    pub async fn ready(mut self) -> Self {
         self.base = self.line_after("flash-sale ready on ").await;
         self
     }
@@ -198,10 +186,6 @@ impl Program {
 
     pub fn entrance(&self, secret: &str) -> Entrance {
         Entrance::of(&self.base, secret)
-    }
-
-    pub async fn token(&self) -> String {
-        self.ask("POST", "/api/v1/session").json(json!({})).await.text("token").to_owned()
     }
 
     pub fn signal(&self, signal: Signal) {

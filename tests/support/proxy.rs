@@ -43,9 +43,7 @@ pub enum Fault {
     /// Bytes vanish and a close is not passed on; a connection that has lost one stays silent.
     BlackHole,
     /// A black hole for connections that send a request with these bytes in it, from there on.
-    SilentTo {
-        request: &'static str,
-    },
+    SilentTo(&'static str),
     SilentFrom(IpAddr),
     Latency(Duration),
     /// In each direction of each connection.
@@ -56,12 +54,9 @@ pub enum Fault {
     CutRequest {
         after: u64,
     },
-    /// The server acts on a request with the bytes `to` in it ("FCALL", "COMMIT"; empty: on any);
-    /// then the connection closes without its reply.
-    LoseReplies {
-        which: Lost,
-        to: &'static str,
-    },
+    /// The server acts on a request with these bytes in it ("FCALL", "COMMIT"; empty: on any); then
+    /// the connection closes without its reply.
+    LoseReplies(Lost, &'static str),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -81,7 +76,7 @@ pub struct Counts {
 }
 
 pub struct Proxy {
-    address: SocketAddr,
+    pub address: SocketAddr,
     state: Arc<Mutex<State>>,
     /// `None` while connections are refused.
     acceptor: Mutex<Option<JoinHandle<()>>>,
@@ -115,10 +110,6 @@ impl Proxy {
         proxy
     }
 
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// New connections go there from now on; open ones stay ([`Proxy::cut`]).
     pub fn set_target(&self, target: Address) {
         locked(&self.state).target = target;
@@ -140,6 +131,12 @@ impl Proxy {
             let acceptor = tokio::spawn(accept(listener, self.state.clone()));
             *locked(&self.acceptor) = Some(acceptor);
         }
+    }
+
+    /// Open connections end: who was connected to the old target has to come again.
+    pub fn lead_to(&self, target: Address) {
+        self.set_target(target);
+        self.cut();
     }
 
     pub fn cut(&self) {
@@ -244,7 +241,7 @@ impl State {
         piece: &[u8],
     ) -> (usize, bool) {
         connection.is_silent |= match &self.fault {
-            Fault::SilentTo { request } => {
+            Fault::SilentTo(request) => {
                 direction == Direction::Requests && contains(piece, request)
             }
             fault => fault.swallows(connection.from),
@@ -263,10 +260,10 @@ impl State {
                 *left -= piece.len() as u64;
             }
             (Fault::CutRequest { .. }, Direction::Replies) => {}
-            (Fault::LoseReplies { to, .. }, Direction::Requests) => {
+            (Fault::LoseReplies(_, to), Direction::Requests) => {
                 connection.awaits |= contains(piece, to);
             }
-            (Fault::LoseReplies { which, to }, Direction::Replies) => {
+            (Fault::LoseReplies(which, to), Direction::Replies) => {
                 let awaits = std::mem::take(&mut connection.awaits) || to.is_empty();
                 if awaits && which.takes(&mut self.dice) {
                     self.counts.lost_replies += 1;
@@ -345,4 +342,68 @@ async fn carry(
 
 fn contains(bytes: &[u8], searched: &str) -> bool {
     searched.is_empty() || bytes.windows(searched.len()).any(|part| part == searched.as_bytes())
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    pub clients: u16,
+    pub bus: u16,
+}
+
+/// Where instances come from: the one that is split off, and the others.
+pub const ALONE: Ipv4Addr = Ipv4Addr::new(127, 0, 2, 1);
+pub const OTHERS: Ipv4Addr = Ipv4Addr::new(127, 0, 2, 2);
+
+/// It can be split: node M comes from 127.0.1.M, an instance from 127.0.2.S. To each node lead two
+/// ways of other nodes (bus, replication), and one of an instance of each side.
+pub struct Network {
+    ways: Vec<[Proxy; 4]>,
+}
+
+impl Network {
+    pub async fn start(nodes: &[Ports]) -> Self {
+        let proxy = async |address: Ipv4Addr, port: u16| {
+            let target = Address::Tcp((Ipv4Addr::LOCALHOST, port).into());
+            Proxy::start_at((address, port).into(), target).await
+        };
+        let mut ways = Vec::new();
+        for (number, ports) in nodes.iter().enumerate() {
+            let own = Self::address_of(number);
+            ways.push([
+                proxy(own, ports.bus).await,
+                proxy(own, ports.clients).await,
+                proxy(ALONE, ports.clients).await,
+                proxy(OTHERS, ports.clients).await,
+            ]);
+        }
+        Self { ways }
+    }
+
+    /// Where other nodes find this one, and where it comes from.
+    pub fn address_of(node: usize) -> Ipv4Addr {
+        Ipv4Addr::new(127, 0, 1, u8::try_from(node + 1).expect("few nodes"))
+    }
+
+    /// This node and one instance have only each other; what is on its way vanishes.
+    pub async fn split_off(&self, alone: usize) {
+        for (number, ways) in self.ways.iter().enumerate() {
+            let [bus, clients, from_alone, from_others] = ways;
+            let (from_nodes, across) = if number == alone {
+                (Fault::BlackHole, from_others)
+            } else {
+                (Fault::SilentFrom(Self::address_of(alone).into()), from_alone)
+            };
+            for way in [bus, clients] {
+                way.set(from_nodes.clone()).await;
+            }
+            across.set(Fault::BlackHole).await;
+        }
+    }
+
+    pub async fn heal(&self) {
+        for way in self.ways.iter().flatten() {
+            way.set(Fault::None).await;
+            way.cut();
+        }
+    }
 }

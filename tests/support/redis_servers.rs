@@ -3,7 +3,7 @@
 use super::connect_redis;
 use super::driver::{Error, Result};
 use super::launch::end_with_this_process;
-use super::network::{Network, Ports};
+use super::proxy::{Network, Ports};
 use crate::support::prelude::*;
 use redis::{FromRedisValue, InfoDict, RedisResult, Value};
 use std::io;
@@ -128,15 +128,15 @@ impl RedisProcess {
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.expect("an answer")
     }
 
-    pub async fn believe_others_for(&self, silence: &str) {
-        let _: String = self.command(&["CONFIG", "SET", "cluster-node-timeout", silence]).await;
+    pub async fn configure(&self, name: &str, value: &str) {
+        let _: String = self.command(&["CONFIG", "SET", name, value]).await;
     }
 
     /// It keeps what it has: it offers a password that its primary does not know.
     pub async fn be_cut_off(&self) {
         // One that is still copying its primary would keep nothing.
         self.until_linked("up").await;
-        let _: String = self.command(&["CONFIG", "SET", "masterauth", "nobody knows it"]).await;
+        self.configure("masterauth", "nobody knows it").await;
         let _: i64 = self.command(&["CLIENT", "KILL", "TYPE", "master"]).await;
         self.until_linked("down").await;
     }
@@ -243,8 +243,13 @@ impl RedisCluster {
             }
         }
         let cluster = Self { nodes };
-        cluster.until_all_say("cluster_known_nodes:6").await;
-        cluster.until_all_say("cluster_state:ok").await;
+        for node in &cluster.nodes {
+            wait_for!("the nodes know each other", {
+                let info: String = node.ask(&["CLUSTER", "INFO"]).await.ok()?;
+                info.contains("cluster_known_nodes:6").then_some(())?;
+                info.contains("cluster_state:ok").then_some(())
+            });
+        }
         for number in 0..3 {
             let (id, replica) = (cluster.id(number).await, &cluster.nodes[number + 3]);
             let words = ["CLUSTER", "REPLICATE", &id];
@@ -256,15 +261,6 @@ impl RedisCluster {
             wait_for!(followers().await.as_deref() == Some("1"));
         }
         cluster
-    }
-
-    async fn until_all_say(&self, line: &str) {
-        for node in &self.nodes {
-            wait_for!(line, {
-                let info: String = node.ask(&["CLUSTER", "INFO"]).await.ok()?;
-                info.lines().any(|said| said.trim() == line).then_some(())
-            });
-        }
     }
 
     pub fn url(&self) -> String {
@@ -282,8 +278,7 @@ impl RedisCluster {
     }
 
     pub async fn may_fail_over(&self, primary: usize) {
-        let words = ["CONFIG", "SET", "cluster-replica-no-failover", "no"];
-        let _: String = self.replica_of(primary).command(&words).await;
+        self.replica_of(primary).configure("cluster-replica-no-failover", "no").await;
     }
 
     pub async fn slot_of(&self, key: &str) -> u16 {
@@ -302,16 +297,6 @@ impl RedisCluster {
             }
             None
         })
-    }
-
-    pub async fn move_slot(&self, slot: u16, to: usize) {
-        let from = self.owner(slot).await;
-        if from == to {
-            return;
-        }
-        self.begin_move(slot, from, to).await;
-        while self.move_keys(slot, from, to, 10).await > 0 {}
-        self.end_move(slot, from, to).await;
     }
 
     /// From here on the slot is MIGRATING at one and IMPORTING at the other.

@@ -1,6 +1,7 @@
 //! The library's lab, as tests use it.
 
 use super::{Database, Servers, prelude::*};
+use flash_sale::in_lab::ThisShop;
 use lab::{Lab, arena::Arena, selling::Buyer, servers};
 
 pub const ARENAS: &str = "/api/v1/lab/arenas";
@@ -12,19 +13,20 @@ pub struct TestLab {
 
 impl TestLab {
     pub async fn start(prefix: &str) -> Self {
-        Self::with(prefix, |servers| servers).await
+        Self::with(prefix, |_| ()).await
     }
 
-    pub async fn with(
-        prefix: &str,
-        change: impl FnOnce(servers::Servers) -> servers::Servers,
-    ) -> Self {
+    pub async fn with(prefix: &str, change: impl FnOnce(&mut servers::Servers)) -> Self {
         let shared = Servers::shared().await;
         let database = shared.database().await;
-        let servers = shared.of_a_lab(&database, prefix, Some(shared.folder(prefix)));
+        let (postgres, redis) = (database.options(), shared.redis.url());
+        let (shop, folder) = (Arc::new(ThisShop), shared.folder(prefix));
+        let mut servers = servers::Servers::new(&postgres, &redis, prefix, shop, Some(folder));
         // This Postgres takes hundreds of connections.
-        let servers = servers.with_connections(60).with_production_nodes(32);
-        Self { lab: Arc::new(Lab::new(change(servers))), database }
+        servers.allow_connections(60);
+        servers.allow_production_nodes(32);
+        change(&mut servers);
+        Self { lab: Arc::new(Lab::new(servers)), database }
     }
 
     pub async fn arena(&self, strategy: &str, nodes: i64, options: Value) -> Arc<Arena> {

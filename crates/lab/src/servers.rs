@@ -36,7 +36,8 @@ pub struct Servers {
     /// More Redis nodes, by their number, while they are needed.
     nodes: Spares<RedisServer>,
     zookeeper: Spares<OwnZooKeeper>,
-    idle_limit: Duration,
+    /// Tests do not wait that long.
+    pub idle_limit: Duration,
     /// See [`interleaving::FIRST_WAIT`].
     pub first_wait: Duration,
     /// Nodes that run the whole production path, each with loops and a pool of its own.
@@ -143,12 +144,9 @@ impl Servers {
 
     /// For a Postgres that takes more connections: so many for all arenas, and as many for the
     /// nodes that keep some to themselves.
-    pub fn with_connections(self, most: u32) -> Self {
-        Self {
-            postgres: pool(&self.postgres.connect_options(), most),
-            own: Arc::new(Semaphore::new(most as usize)),
-            ..self
-        }
+    pub fn allow_connections(&mut self, most: u32) {
+        self.postgres = pool(&self.postgres.connect_options(), most);
+        self.own = Arc::new(Semaphore::new(most as usize));
     }
 
     /// The ports of the stores. One behind a socket file is merely closed to the judge, too.
@@ -161,14 +159,9 @@ impl Servers {
         redis.into_iter().chain([self.postgres.connect_options().get_port()]).collect()
     }
 
-    /// For tests, which do not wait that long.
-    pub fn with_idle_limit(self, idle_limit: Duration) -> Self {
-        Self { idle_limit, ..self }
-    }
-
     /// For a Postgres that takes more connections.
-    pub fn with_production_nodes(self, most: usize) -> Self {
-        Self { production: Arc::new(Semaphore::new(most)), ..self }
+    pub fn allow_production_nodes(&mut self, most: usize) {
+        self.production = Arc::new(Semaphore::new(most));
     }
 
     /// A place for one more node of the production path.

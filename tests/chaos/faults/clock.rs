@@ -1,10 +1,9 @@
 //! Clocks of instances are a day ahead or behind, and step. Redis and Postgres keep the time.
 
 use super::*;
-use crate::support::clock::{LIBRARY_MISSING, libfaketime, settings};
+use crate::support::processes::{FAKETIME_MISSING, clock_settings, libfaketime};
 
 const OFFSETS: [&str; 4] = ["+1d", "-1d", "+0", "+90s"];
-const SERVES_WITHIN: Duration = Duration::from_secs(15);
 
 fn offset_file(stage: &Stage<'_>, number: usize) -> PathBuf {
     stage.cluster.folder.0.join(format!("clock-{number}"))
@@ -12,7 +11,7 @@ fn offset_file(stage: &Stage<'_>, number: usize) -> PathBuf {
 
 pub fn prepare(stage: &mut Stage<'_>) -> Result {
     if libfaketime().is_none() {
-        stage.miss(format!("{LIBRARY_MISSING}, so no clock was changed"));
+        stage.miss(format!("{FAKETIME_MISSING}, so no clock was changed"));
         return Ok(());
     }
     for number in 0..stage.cluster.instances.len() {
@@ -23,7 +22,7 @@ pub fn prepare(stage: &mut Stage<'_>) -> Result {
 }
 
 fn start(stage: &mut Stage<'_>, number: usize) -> Result {
-    let settings = settings(&offset_file(stage, number));
+    let settings = clock_settings(&offset_file(stage, number));
     let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, &value[..])).collect();
     stage.kill(number);
     stage.cluster.instances[number].start(&settings)

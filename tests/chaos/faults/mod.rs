@@ -1,6 +1,5 @@
 //! The faults: what is done, how one knows that it happened, and what may be expected meanwhile.
 
-pub mod churn;
 pub mod clock;
 pub mod crowds;
 pub mod network;
@@ -19,7 +18,7 @@ use crate::support::prelude::*;
 use crate::support::processes::{family, status_of};
 use crate::support::proxy::{Fault as NetFault, Lost};
 use crate::support::stores::{Error, Result, Stores};
-use crate::trial::{Healed, Plan};
+use crate::trial::{Healed, Plan, SERVES_WITHIN};
 use clap::ValueEnum;
 use std::{os::unix::process::ExitStatusExt, sync::LazyLock};
 
@@ -43,12 +42,12 @@ faults! {
     AppStop "SIGSTOP an instance for longer than leases and grace periods, then SIGCONT"
         processes::stop_one;
     AppStopLong "the same for 70 s, with a lock that the others need; takes 200 s"
-        processes::stop_one_for_long;
+        processes::for_long, processes::stop_in_the_worst_place;
     WorkerKill "instances without a writer and a worker; kill -9 of either" processes::kill_one;
     Many "five instances, two of them without a writer, come and go by SIGKILL and SIGTERM"
-        churn::come_and_go;
+        processes::come_and_go;
     ManyWithoutWriter "four instances without a writer and two workers come and go"
-        churn::come_and_go;
+        processes::come_and_go;
     RedisKill "kill -9 Redis; it restarts with everything it had confirmed" redis::kill;
     RedisEmpty "kill -9 Redis; it restarts without its data" redis::restart_empty;
     RedisCut "kill -9 Redis; its append-only file is cut at a random byte" redis::restart_cut;
@@ -165,10 +164,9 @@ impl<'a> Stage<'a> {
     /// Starts again what has ended, which is no crash while a store is away at its start.
     pub fn tend(&mut self) -> Result {
         for instance in &mut self.cluster.instances {
-            if instance.is_running() {
-                continue;
-            }
-            if let Some(status) = instance.ended_by_itself.take() {
+            if !instance.is_running()
+                && let Some(status) = instance.ended_by_itself.take()
+            {
                 let (number, age) = (instance.number, instance.started.elapsed());
                 let what = format!(
                     "instance {number} ended by itself ({status}); noticed {age:.1?} after it was \
@@ -262,8 +260,7 @@ impl Fault {
 
     pub fn settings(self) -> Settings {
         // Small queues: full in a moment.
-        let limit = (self == Self::Overload).then(|| ("BACKLOG_LIMIT", "500".to_owned()));
-        limit.into_iter().collect()
+        (self == Self::Overload).then(|| ("BACKLOG_LIMIT", "500".to_owned())).into_iter().collect()
     }
 
     pub fn loses_redis_data(self) -> bool {
@@ -310,7 +307,7 @@ impl Fault {
             }
             Self::Clock => clock::verify(stage),
             Self::FailPoints => points::verify(stage),
-            Self::Many | Self::ManyWithoutWriter => churn::verify(stage),
+            Self::Many | Self::ManyWithoutWriter => processes::verify_come_and_go(stage),
             _ if self.is_long_stop() => processes::verify_stop(stage),
             Self::NetCut => network::verify(stage, "connections were cut", |all| all.cut),
             Self::NetLostReplies => {
@@ -338,15 +335,11 @@ async fn nothing(stage: &mut Stage<'_>) -> Result {
 
 async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result {
     let fault = faults[stage.random.index(faults.len())];
-    let bad = stage.random.chance(0.5);
-    if bad {
+    if stage.random.chance(0.5) {
         network::worsen(stage).await;
     }
     // Boxed, because it strikes by way of the others.
-    let struck = Box::pin(fault.strike(stage)).await;
-    if bad {
-        network::everywhere(stage, NetFault::None).await;
-    }
-    stage.tend()?;
-    struck
+    Box::pin(fault.strike(stage)).await?;
+    network::everywhere(stage, NetFault::None).await;
+    stage.tend()
 }

@@ -38,16 +38,12 @@ pub async fn cut(stage: &mut Stage<'_>) -> Result {
     Ok(())
 }
 
-fn lose(which: Lost, to: &'static str) -> NetFault {
-    NetFault::LoseReplies { which, to }
-}
-
 pub async fn lose_replies(stage: &mut Stage<'_>) -> Result {
     stage.wait(20..200).await;
     let fault = match stage.random.below(3) {
-        0 => lose(Lost::Next(1), "FCALL"),
-        1 => lose(Lost::Next(1), "COMMIT"),
-        _ => lose(Lost::Share(0.2), ""),
+        0 => NetFault::LoseReplies(Lost::Next(1), "FCALL"),
+        1 => NetFault::LoseReplies(Lost::Next(1), "COMMIT"),
+        _ => NetFault::LoseReplies(Lost::Share(0.2), ""),
     };
     disturb(stage, fault, 50..300).await;
     Ok(())
@@ -77,7 +73,7 @@ pub async fn worsen(stage: &mut Stage<'_>) {
     let fault = match stage.random.below(3) {
         0 => NetFault::Latency(stage.random.millis(20..100)),
         1 => NetFault::Throttle { bytes_per_second: 200_000 },
-        _ => lose(Lost::Share(0.02), ""),
+        _ => NetFault::LoseReplies(Lost::Share(0.02), ""),
     };
     set(stage, number, fault).await;
 }

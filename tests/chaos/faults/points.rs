@@ -134,14 +134,12 @@ async fn plant_late_order(stage: &mut Stage<'_>) -> Result {
     entry.extend(order.to_be_bytes());
     entry.extend([0; 9]); // no idempotency key, the first slot
     let invoked = world.now();
-    let planted: i64 = ::redis::cmd("EVAL")
-        .arg(PLANT)
-        .arg(2)
-        .arg(format!("{{sale:{sale}}}"))
-        .arg(format!("{{sale:{sale}}}:log"))
+    let planted: i64 = ::redis::Script::new(PLANT)
+        .key(format!("{{sale:{sale}}}"))
+        .key(format!("{{sale:{sale}}}:log"))
         .arg(header)
         .arg(entry)
-        .query_async(&mut stage.cluster.redis.connection().await?)
+        .invoke_async(&mut stage.cluster.redis.connection().await?)
         .await?;
     if planted == 1 {
         // From here on it is an order that somebody was promised.

@@ -1,7 +1,7 @@
 //! Faults of Postgres: death, standstill, refusal, failover, slow commits, failed transactions.
 
 use super::*;
-use crate::support::standby::{make_synchronous, options_of, promote, standby_of};
+use crate::support::postgres_servers::{make_synchronous, options_of, promote, standby_of};
 
 pub async fn kill(stage: &mut Stage<'_>) -> Result {
     stage.wait(300..1_200).await;
@@ -81,8 +81,7 @@ pub async fn fail_over(stage: &mut Stage<'_>) -> Result {
     promote(standby).await?;
     *locked(&stage.cluster.primary) = options_of(standby.address());
     for proxy in &stage.cluster.postgres_proxies {
-        proxy.set_target(Address::of_postgres(standby.address()));
-        proxy.cut();
+        proxy.lead_to(Address::of_postgres(standby.address()));
     }
     stage.healed(None)?;
     stage.wait(200..600).await;

@@ -1,7 +1,6 @@
 //! Faults of the program's own processes.
 
 use super::*;
-use ::redis::streams::StreamRangeReply;
 
 pub async fn kill_one(stage: &mut Stage<'_>) -> Result {
     stage.wait(50..500).await;
@@ -55,8 +54,7 @@ const THERE_WITHIN: Duration = Duration::from_secs(20);
 const WAITED_FOR: Duration = Duration::from_secs(30);
 
 /// One instance stands still in the worst place, and the others must go on without it.
-pub async fn stop_one_for_long(stage: &mut Stage<'_>) -> Result {
-    stage.wait(2_000..4_000).await;
+pub async fn stop_in_the_worst_place(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
     let point = WORST[usize::try_from(stage.strikes.count)? % WORST.len()];
     let number = stage.any_instance();
     let fired = |stage: &Stage<'_>| {
@@ -65,31 +63,27 @@ pub async fn stop_one_for_long(stage: &mut Stage<'_>) -> Result {
     };
     let before = fired(stage);
     points::restart(stage, number, &format!("{point}=pause:8000"))?;
-    let deadline = Instant::now() + THERE_WITHIN;
     let mut again = Instant::now();
-    while fired(stage) == before {
-        if Instant::now() > deadline {
-            stage.miss(format!("no instance came to {point}"));
-            return Ok(());
-        }
+    let is_there = poll::<_, Error>(THERE_WITHIN, 5, async || {
         if point.starts_with("rebuild.") && Instant::now() > again {
             redis::kill(stage).await?;
             again = Instant::now() + Duration::from_secs(2);
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        Ok((fired(stage) > before).then_some(()))
+    });
+    if is_there.await?.is_none() {
+        stage.miss(format!("no instance came to {point}"));
+        return Ok(());
     }
     let pids = stage.cluster.instances[number].pids();
     let began = Instant::now();
     signal(&pids, Signal::SIGSTOP);
-    stage.wait(LONG).await;
-    for late in left_waiting(stage).await? {
-        let what = format!("while instance {number} stood still at {point}, {late}");
-        stage.strikes.crashes.push(what);
-    }
+    stage.wait(millis).await;
+    let late = left_waiting(stage).await?.into_iter();
+    let what = |late| format!("while instance {number} stood still at {point}, {late}");
+    stage.strikes.crashes.extend(late.map(what));
     go_on(stage, &pids, began);
-    stage.healed(Some(u8::try_from(number)?))?;
-    stage.wait(28_000..29_000).await;
-    Ok(())
+    stage.healed(Some(u8::try_from(number)?))
 }
 
 /// Orders that are no rows yet, and everybody, if the first sale, which has plenty, sold nothing.
@@ -109,9 +103,8 @@ async fn left_waiting(stage: &Stage<'_>) -> Result<Vec<String>> {
     }
     let mut redis = stage.cluster.redis.connection().await?;
     for sale in world.sales.iter().map(|sale| sale.id) {
-        let mut oldest = ::redis::cmd("XRANGE");
-        oldest.arg(format!("{{sale:{sale}}}:log")).arg(&["-", "+", "COUNT", "1"]);
-        let oldest: StreamRangeReply = oldest.query_async(&mut redis).await?;
+        let log = format!("{{sale:{sale}}}:log");
+        let oldest: StreamRangeReply = redis.xrange_count(log, "-", "+", 1).await?;
         let now: (u64, u64) = ::redis::cmd("TIME").query_async(&mut redis).await?;
         let waits = oldest.ids.first().and_then(|entry| {
             let millis: u64 = entry.id.split('-').next()?.parse().ok()?;
@@ -166,12 +159,73 @@ pub async fn stale(stage: &mut Stage<'_>) -> Result {
     stage.wait(100..400).await;
     let number = stage.any_instance();
     stage.cluster.instances[number].signal(Signal::SIGSTOP);
-    let rebuilt = match redis::restart_empty(stage).await {
-        Ok(()) => redis::until_approved(stage).await,
-        failed => failed,
-    };
+    redis::restart_empty(stage).await?;
+    redis::until_approved(stage).await?;
     stage.cluster.instances[number].signal(Signal::SIGCONT);
     stage.healed(Some(u8::try_from(number)?))?;
     stage.wait(100..400).await;
-    rebuilt
+    Ok(())
+}
+
+/// What the program promises: after SIGTERM it is gone by then.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A process that has just started may not listen to signals yet, and has served nobody.
+const JUST_STARTED: Duration = Duration::from_secs(3);
+
+/// In an orderly way and in the other, now and then all at once.
+pub async fn come_and_go(stage: &mut Stage<'_>) -> Result {
+    let count = stage.cluster.instances.len();
+    let (first, going) = (stage.random.index(count), 1 + stage.random.index(count));
+    let (mut killed, mut told) = (Vec::new(), Vec::new());
+    for number in (first..first + going).map(|number| number % count) {
+        stage.wait(0..250).await;
+        if stage.random.chance(0.5) {
+            stage.kill(number);
+            killed.push(number);
+        } else {
+            let instance = &stage.cluster.instances[number];
+            instance.signal(Signal::SIGTERM);
+            told.push((number, instance.started.elapsed(), Instant::now()));
+        }
+    }
+    stage.wait(50..700).await;
+    for number in killed.into_iter().rev() {
+        stage.start(number)?;
+        stage.wait(0..200).await;
+    }
+    for (number, age, since) in told {
+        until_gone(stage, number, age, since).await;
+        stage.start(number)?;
+    }
+    stage.healed(None)
+}
+
+async fn until_gone(stage: &mut Stage<'_>, number: usize, age: Duration, since: Instant) {
+    let limit = GONE_WITHIN * stage.plan.patience;
+    let instance = &mut stage.cluster.instances[number];
+    while instance.is_running() && since.elapsed() < limit {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let ended = instance.ended_by_itself.take();
+    let by_default = ended.and_then(|status| status.signal()) == Some(Signal::SIGTERM as i32);
+    let what = match ended {
+        Some(status) if status.success() => {
+            stage.reached.insert(format!("{number} ended in order"));
+            return;
+        }
+        Some(_) if by_default && age < JUST_STARTED => return,
+        Some(status) => format!("instance {number} ended with {status} after SIGTERM"),
+        None => format!("instance {number} was still there {limit:?} after SIGTERM"),
+    };
+    instance.kill();
+    stage.strikes.crashes.push(what);
+}
+
+pub fn verify_come_and_go(stage: &mut Stage<'_>) {
+    let (kills, orderly) = (stage.strikes.kills, stage.reached.len());
+    if kills == 0 || orderly == 0 {
+        stage.miss(format!("{kills} were killed, {orderly} instances ended in order"));
+    }
+    stage.strikes.notes.extend(stage.reached.iter().cloned());
 }

@@ -10,15 +10,11 @@ async fn restart(
     while_down: impl FnOnce(&mut Stage<'_>) -> Result,
 ) -> Result {
     stage.wait(200..900).await;
-    take_down(stage);
+    stage.cluster.redis.kill();
+    stage.strikes.kills += 1;
     while_down(stage)?;
     stage.cluster.redis.come_back().await?;
     stage.healed(None)
-}
-
-fn take_down(stage: &mut Stage<'_>) {
-    stage.strikes.kills += 1;
-    stage.cluster.redis.kill();
 }
 
 pub async fn kill(stage: &mut Stage<'_>) -> Result {
@@ -72,9 +68,8 @@ pub async fn until_approved(stage: &mut Stage<'_>) -> Result {
 
 pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
     stage.wait(200..700).await;
-    if let Some(pid) = stage.cluster.redis.pid() {
-        processes::stand_still(stage, &[pid], millis).await;
-    }
+    let pid = stage.cluster.redis.pid().ok_or("redis is being restarted")?;
+    processes::stand_still(stage, &[pid], millis).await;
     stage.healed(None)
 }
 
@@ -83,7 +78,7 @@ pub async fn fail_over(stage: &mut Stage<'_>) -> Result {
     let number = stage.strikes.count + 1;
     let folder = stage.cluster.folder.0.join(format!("r{number}"));
     let link = Proxy::start(stage.cluster.redis.target()).await;
-    let follow = ["--replicaof", &format!("127.0.0.1 {}", link.address().port())];
+    let follow = ["--replicaof", &format!("127.0.0.1 {}", link.address.port())];
     let replica = start_redis(&folder, free_port(), &follow).await?;
     let linked = poll(SOON, 20, async || {
         let link = replica.info("replication", "master_link_status").await;
@@ -93,11 +88,11 @@ pub async fn fail_over(stage: &mut Stage<'_>) -> Result {
     stage.wait(100..500).await;
     link.set(NetFault::BlackHole).await;
     stage.wait(30..400).await;
-    take_down(stage);
+    stage.cluster.redis.kill();
+    stage.strikes.kills += 1;
     replica.ask::<String>(&["REPLICAOF", "NO", "ONE"]).await?;
     for proxy in &stage.cluster.redis_proxies {
-        proxy.set_target(replica.target());
-        proxy.cut();
+        proxy.lead_to(replica.target());
     }
     stage.cluster.redis = replica;
     stage.healed(None)

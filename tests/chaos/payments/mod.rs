@@ -36,14 +36,14 @@ pub async fn deploy() -> Result<Cluster> {
     let (api, hooks) = (Proxy::start(nowhere()).await, Proxy::start(nowhere()).await);
     let keys = [("PAYMENT_KEY", KEY), ("PAYMENT_WEBHOOK_SECRET", "a secret of both")];
     let keys = keys.map(|(name, value)| (name, value.to_owned()));
-    let url = [("PAYMENT_URL", format!("http://{}", api.address()))];
+    let url = [("PAYMENT_URL", format!("http://{}", api.address))];
     let settings = keys.iter().cloned().chain(url).collect();
     let mut cluster = Cluster::start(&[SERVER; SERVERS], settings).await?;
     let folder = cluster.folder.0.clone();
     let mut provider = Instance::new(PROVIDER as u8, &["sandbox-pay"], folder, keys.to_vec());
     provider.arguments.extend([
         format!("--listen-addr={}", provider.address),
-        format!("--webhook-url=http://{}/api/v1/webhooks/payments", hooks.address()),
+        format!("--webhook-url=http://{}/api/v1/webhooks/payments", hooks.address),
         format!("--data-file={}", books::FILE),
     ]);
     api.set_target(Address::Tcp(provider.address));
@@ -165,8 +165,7 @@ async fn conclude(
         settled.still = books::under_way(&money);
         Ok(settled.still.is_empty().then(|| began.elapsed()))
     });
-    let at_rest = at_rest.await?;
-    settled.after = settled.after.and(at_rest);
+    settled.after = settled.after.and(at_rest.await?);
     let mut late = [strikes.crashes.clone(), locked(&till.strange).clone()].concat();
     late.truncate(10);
     money.told = std::mem::take(&mut *locked(&till.told));

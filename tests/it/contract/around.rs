@@ -1,7 +1,7 @@
 //! Around the API: methods, health, and the answers while a dependency is away.
 
 use super::*;
-use crate::security::sites::{documented, token_for};
+use crate::security::sites::documented;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
@@ -17,7 +17,7 @@ async fn a_method_that_a_route_does_not_have_is_405_with_allow() {
     for (path, allowed) in routes {
         let others = ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter();
         for method in others.filter(|method| !allowed.contains(*method)) {
-            let (token, what) = (token_for(&path, &shopper), format!("{method} {path}"));
+            let (token, what) = (shopper.token_at(&path), format!("{method} {path}"));
             let reply = app.ask(method, &path).bearer(token).await;
             reply.assert_problem_at(&what, 405, "method_not_allowed");
             let listed = reply.header("allow").split(',').map(|method| method.trim().to_owned());
@@ -38,9 +38,8 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
     let buyers = app.shoppers(5);
-    for refused in within_patience(TestApp::all_buy(buyers.clone(), &sale)).await {
-        assert_told_when(&refused, 503, "unavailable");
-    }
+    let refused = within_patience(TestApp::all_buy(buyers.clone(), &sale)).await;
+    refused.iter().for_each(assert_shed);
     app.get("/healthz").await.assert(200);
     let readiness = app.get("/readyz").await.must_be(503);
     assert_eq!(readiness.text("postgres"), "ok");
@@ -50,12 +49,7 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     assert_eq!(app.sale_now(&sale).await["stock"], 10);
     assert_eq!(app.get("/api/v1/sales").await.body["sales"][0]["id"], sale);
     signal(&redis, Signal::SIGCONT);
-    for buyer in buyers {
-        wait_for!("the sale sells again", {
-            let reply = buyer.buy(&sale).await;
-            (reply.is_accepted() || reply.code() == "already_ordered").then_some(())
-        });
-    }
+    all_order(buyers, &sale).await;
     assert_eq!(app.assert_sound(&sale).await.live, 6);
     wait_for!(app.get("/readyz").await.status == 200);
 }

@@ -1,4 +1,4 @@
-//! Whatever a client sends, it gets a 4xx with a code, and nothing has changed.
+//! Whatever a client sends, and as whom: it gets a 4xx with a code, and nothing has changed.
 
 use super::*;
 use reqwest::Body;
@@ -26,17 +26,19 @@ fn both(one: Value, other: Value) -> Value {
     [one, other].iter().flat_map(|list| list.as_array().expect("a list").clone()).collect()
 }
 
-fn pairs(table: Value) -> Vec<(String, Value)> {
-    let mut pairs = Vec::new();
+/// An object for each value of each member.
+fn each(table: Value) -> Value {
+    let mut objects = Vec::new();
     for (member, values) in table.as_object().expect("an object") {
         let values = values.as_array().expect("a list").iter();
-        pairs.extend(values.map(|value| (member.clone(), value.clone())));
+        objects.extend(values.map(|value| json!({ member: value })));
     }
-    pairs
+    objects.into()
 }
 
-fn wrong_shared_members() -> Vec<(String, Value)> {
-    pairs(json!({
+/// What neither a new sale takes nor a change, and more.
+fn wrong_members(more: Value) -> Value {
+    let shared = json!({
         "title": texts(json!(["", "   ", "x".repeat(201), "a\u{0}b", "a\u{7}b", "a\u{1b}[31mb"])),
         "description": texts(json!(["x".repeat(4_001), "a\u{0}b"])),
         "image_url": texts(json!([
@@ -53,7 +55,8 @@ fn wrong_shared_members() -> Vec<(String, Value)> {
         ])),
         "payment_timeout_secs": numbers(json!([0, -1, 604_801, i64::MAX])),
         "waiting_room": [[], [600, 1, 1, 1], 1, "on"],
-    }))
+    });
+    both(each(shared), each(more))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,8 +64,7 @@ async fn a_wrong_sale_is_not_created() {
     let (app, _) = TestApp::selling(5, json!({})).await;
     let before = app.snapshot().await;
     let good = json!({"title": "a thing", "price_cents": 100, "stock": 5});
-    let mut wrong = wrong_shared_members();
-    wrong.extend(pairs(json!({
+    let wrong = wrong_members(json!({
         "title": [null], "price_cents": numbers(json!([null, -1, i64::MIN, i64::MAX])),
         "original_price_cents": numbers(json!([-1, 99, i64::MAX])),
         "stock": numbers(json!([null, 0, -1, i64::MIN, i64::MAX, 2_147_483_648_i64, 100_000_001])),
@@ -73,10 +75,9 @@ async fn a_wrong_sale_is_not_created() {
         // Members that a client does not set, and members that do not exist.
         "id": [1], "remaining": [1], "taken": [1], "paused": [1], "closed": [1], "state": [1],
         "epoch": [1], "version": [1], "seed_key": [1], "Title": [1], "__proto__": [1], "": [1],
-    })));
-    let wrong = wrong.into_iter();
-    let mut bodies: Vec<Value> =
-        wrong.map(|(name, value)| with(good.clone(), &json!({ name: value }))).collect();
+    }));
+    let wrong = wrong.as_array().expect("a list").iter();
+    let mut bodies: Vec<Value> = wrong.map(|member| with(good.clone(), member)).collect();
     for missing in ["title", "price_cents", "stock"] {
         let mut body = good.clone();
         body.as_object_mut().expect("an object").remove(missing);
@@ -104,27 +105,24 @@ async fn a_wrong_change_changes_nothing() {
     let closed = app.sale(5, json!({})).await;
     app.steer(&closed, "close").await;
     let before = app.snapshot().await;
-    let mut wrong = wrong_shared_members();
-    wrong.extend(pairs(json!({
+    let wrong = wrong_members(json!({
         "closes_at": ["2030-01-01T00:00:00Z", "2029-12-31T23:59:59Z"],
         // Members that cannot be changed are refused like unknown ones.
         "price_cents": [7], "original_price_cents": [7], "stock": [7], "remaining": [7],
         "per_user_limit": [7], "currency": [7], "paused": [7], "id": [7], "x": [7],
         "opens_at": ["2029-01-01T00:00:00Z"],
-    })));
-    for (member, value) in wrong {
+    }));
+    for member in wrong.as_array().expect("a list") {
         // A good change beside it must not be made either.
-        let mut body = json!({"description": "changed"});
-        body[&member] = value;
+        let body = with(json!({"description": "changed"}), member);
         app.change(&sale, body.clone()).await.assert_problem_at(&body.to_string(), 422, "invalid");
     }
     app.change(&sale, json!(["a", "b", null, null, null])).await.assert_problem(422, "invalid");
     assert_refused(&app.change(&closed, json!({"closes_at": in_secs(9_000)})).await, "reopening");
 
     let adds = numbers(json!([0, null, i64::MAX, i64::MIN, 100_000_000, 99_999_996, i32::MAX]));
-    let adds = adds.as_array().expect("a list").iter().map(|add| json!({ "add": add }));
     let others = json!([{}, {"ADD": 1}, {"add": 1, "x": 1}, {"add": 1, "stock": 9}, [1], 1]);
-    for body in both(adds.collect(), others).as_array().expect("a list") {
+    for body in both(each(json!({ "add": adds })), others).as_array().expect("a list") {
         let reply = app.admin_sale("POST", &sale, "/stock", Some(body.clone())).await;
         reply.assert_problem_at(&body.to_string(), 422, "invalid");
     }
@@ -132,16 +130,16 @@ async fn a_wrong_change_changes_nothing() {
     app.assert_sound(&sale).await;
 }
 
-pub struct Stage {
-    pub app: TestApp,
-    pub sale: String,
-    pub shopper: Shopper,
-    pub order: String,
+struct Stage {
+    app: TestApp,
+    sale: String,
+    shopper: Shopper,
+    order: String,
     before: String,
 }
 
 impl Stage {
-    pub async fn new() -> Self {
+    async fn new() -> Self {
         let (app, sale) = TestApp::selling(5, json!({"per_user_limit": 9})).await;
         let (shopper, order) = app.buyer(&sale).await;
         let before = app.snapshot().await;
@@ -150,10 +148,10 @@ impl Stage {
 
     fn changing(&self) -> impl Iterator<Item = (&str, Route)> {
         let routes = Route::all(&self.sale, &self.order).filter(|route| route.method != "GET");
-        routes.map(|route| (route.token(&self.shopper), route))
+        routes.map(|route| (self.shopper.token_at(&route.path), route))
     }
 
-    pub async fn assert_unchanged(&self) {
+    async fn assert_unchanged(&self) {
         assert_eq!(self.app.snapshot().await, self.before);
     }
 }
@@ -235,13 +233,55 @@ async fn a_malformed_id_is_nothing_that_exists() {
     let junk = NO_IDS.replace("LONG", &"9".repeat(1_000));
     for id in junk.replace("SALE", sale).replace("ORDER", &stage.order).split(' ') {
         for route in Route::all(id, id).filter(|route| route.has_id) {
-            let reply = within_patience(route.ask(app).bearer(route.token(shopper))).await;
+            let reply = within_patience(route.ask(app).bearer(shopper.token_at(&route.path))).await;
             assert_refused(&reply, &format!("{} {}", route.method, route.path));
         }
         if !id.contains(['{', ';']) {
             assert_refused(&shopper.get(&format!("/api/v1/orders?after={id}")).await, id);
             let rest = format!("/orders?after={id}");
             assert_refused(&app.admin_sale("GET", sale, &rest, None).await, id);
+        }
+    }
+    stage.assert_unchanged().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bad_token_is_nobody_and_a_good_one_shows_no_order_of_another() {
+    let stage = Stage::new().await;
+    let (app, user, good) = (&stage.app, stage.shopper.user, &stage.shopper.token);
+    let now = OffsetDateTime::now_utc();
+    let [header, claims, signature] = good.split('.').collect::<Vec<_>>()[..] else {
+        panic!("three parts")
+    };
+    let forged = TokenSigner::new(b"the secret of somebody else, long").expect("long enough");
+    let other = app.mint(UserId::random());
+    let other_claims = other.split('.').nth(1).expect("claims");
+    // That no other text or header is a token: `auth::tests`, `http::extract::tests`.
+    let bad = [
+        app.mint_until(user, now - time::Duration::SECOND),
+        forged.mint(user, "tester", now + time::Duration::HOUR),
+        format!("{header}.{other_claims}.{signature}"),
+        format!("eyJhbGciOiJub25lIn0.{claims}."), // {"alg":"none"}
+    ];
+    let mut headers = vec![("accept", "*/*".to_owned())]; // no token at all
+    for token in &bad {
+        headers.push(("authorization", format!("Bearer {token}")));
+        headers.push(("cookie", format!("session={token}")));
+    }
+    for route in Route::all(&stage.sale, &stage.order).filter(|route| route.who == "shopper") {
+        for (name, value) in &headers {
+            let reply = within_patience(route.ask(app).header(name, value)).await;
+            let what = format!("{} {} {value}", route.method, route.path);
+            reply.assert_problem_at(&what, 401, "unauthenticated");
+            assert!(reply.headers.contains_key("www-authenticate"));
+        }
+    }
+    let thief = app.shopper();
+    for id in [stage.order.as_str(), "1", UNKNOWN] {
+        for route in Route::all("", id).filter(|route| route.path.contains("/orders/")) {
+            let stolen = route.ask(app).bearer(&thief.token);
+            within_patience(stolen).await.assert_problem(404, "order_not_found");
+            within_patience(route.ask(app)).await.assert_problem(401, "unauthenticated");
         }
     }
     stage.assert_unchanged().await;

@@ -1,7 +1,6 @@
 //! The two event streams: at once, then on every change, to the end of the order or of the server.
 
 use super::*;
-use crate::support::events::Events;
 
 pub async fn open(ask: Ask) -> Events {
     let events = Events::of(ask).await;
@@ -113,8 +112,7 @@ async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
         while of_sale.next().await.is_some() {}
         while of_order.next().await.is_some() {}
     };
-    let (database, ()) = within_patience(async { tokio::join!(app.stop(), ends) }).await;
-    database.drop().await;
+    within_patience(async { tokio::join!(app.finish(), ends) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

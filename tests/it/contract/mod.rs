@@ -1,7 +1,6 @@
 //! The HTTP contract, from outside: every route, in its success and in each of its refusals.
 
 mod around;
-mod credentials;
 mod errors;
 mod events;
 mod operating;
@@ -68,14 +67,6 @@ fn column(list: &Value, member: &str) -> Vec<String> {
 fn assert_time_to_pay(order: &Value, seconds: i64, asked: OffsetDateTime) {
     let written = time_of(&order["pay_by"]) - time::Duration::seconds(seconds);
     assert!(asked <= written && written <= OffsetDateTime::now_utc(), "{order:#}");
-}
-
-#[track_caller]
-fn assert_told_when(reply: &Reply, status: u16, code: &str) -> u64 {
-    reply.assert_problem(status, code);
-    let seconds = reply.header("retry-after").parse().unwrap_or(0);
-    assert!(seconds > 0, "no Retry-After: {:?}", reply.headers);
-    seconds
 }
 
 /// For requests that must not be answered with a stream: reading one to its end takes for ever.

@@ -1,6 +1,6 @@
 //! Servers that speak otherwise: their adapters, and what is said of bad ones.
 
-use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, kinds, serve, storm_on};
+use crate::support::buggy_sale::{BuggySale, CONTRACT, Manner, SOON, kinds, serve, storm_on};
 use crate::support::prelude::*;
 use axum::extract::{Path, Query, State};
 use axum::response::{AppendHeaders, IntoResponse, Json};
@@ -49,9 +49,8 @@ async fn login(State(shop): Shared, headers: HeaderMap, form: String) -> impl In
     shop.accounts.push(id);
     let cookies = [format!("account={id}; Path=/; HttpOnly"), "theme=dark".to_owned()];
     let cookies = AppendHeaders(cookies.map(|cookie| ("set-cookie", cookie)));
-    let body =
-        Json(json!({"account": {"id": id, "session": format!("s/{id}?"), "kind": "person"}}));
-    (cookies, body)
+    let account = json!({"id": id, "session": format!("s/{id}?"), "kind": "person"});
+    (cookies, Json(json!({ "account": account })))
 }
 
 async fn grab(
@@ -117,7 +116,7 @@ async fn judged(shop: Vouchers, adapter: &str) -> Result<String, String> {
     let server = serve(routes, &listener);
     let url = format!("http://{}/api/", listener.local_addr().expect("an address"));
     let mut config = storm_on(url);
-    config.settle = if is_wrong { Some(Duration::from_millis(300)) } else { config.settle };
+    config.settle = if is_wrong { SOON } else { config.settle };
     config.adapter = Some(Adapter::parse(&adapter).expect("an adapter"));
     let judged = judge::run(config, Arc::new(|_| ())).await;
     server.shutdown_background();
@@ -154,7 +153,7 @@ async fn an_adapter_that_reads_wrongly_accuses_nobody() {
 
 async fn judged_by(adapter: Adapter, manner: Manner) -> Result<(Report, History), judge::Error> {
     let change = |config: &mut judge::Config| {
-        (config.adapter, config.settle) = (Some(adapter), Some(Duration::from_millis(300)));
+        (config.adapter, config.settle) = (Some(adapter), SOON);
     };
     BuggySale::start(manner).judged(change).await
 }
@@ -201,22 +200,19 @@ async fn an_adapter_that_does_not_fit_is_told_where() {
             "order.answers[1].is: \"sold_out\" at \"/code\" in {",
         ),
     ];
-    // In boxes, because there are many.
-    let judge = |(changes, why): (Value, &'static str)| {
-        Box::pin(async move {
-            let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
-            for (at, to) in changes.as_object().expect("members") {
-                *adapter.pointer_mut(at).expect("a member") = to.clone();
-            }
-            let adapter = Adapter::parse(&adapter.to_string()).expect("an adapter");
-            let said = match judged_by(adapter, Manner::Right).await {
-                Ok((report, _)) => report.verdict_in_words(),
-                Err(error) => format!("undecided ({error})"),
-            };
-            assert!(said.starts_with("undecided (") && said.contains(why), "{changes}: {said}");
-        })
+    let judge = async |(changes, why): (Value, &'static str)| {
+        let mut adapter: Value = serde_json::from_str(CONTRACT).expect("JSON");
+        for (at, to) in changes.as_object().expect("members") {
+            *adapter.pointer_mut(at).expect("a member") = to.clone();
+        }
+        let adapter = Adapter::parse(&adapter.to_string()).expect("an adapter");
+        let said = match judged_by(adapter, Manner::Right).await {
+            Ok((report, _)) => report.verdict_in_words(),
+            Err(error) => format!("undecided ({error})"),
+        };
+        assert!(said.starts_with("undecided (") && said.contains(why), "{changes}: {said}");
     };
-    join_all(cases.map(judge)).await;
+    stream::iter(cases).for_each_concurrent(None, judge).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

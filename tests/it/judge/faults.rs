@@ -126,5 +126,4 @@ async fn whether_a_server_is_there_is_not_asked_by_a_purchase() {
         locked(&shop.asked).drain(..).partition(|asked| asked.starts_with("GET"));
     assert!(!probed.is_empty() && probed.iter().all(|asked| asked == "OPTIONS /"), "{probed:?}");
     assert!(bought.iter().all(|asked| asked.starts_with("GET /?buyer=u")), "{bought:?}");
-    database.drop().await;
 }

@@ -6,20 +6,16 @@ mod command;
 mod faults;
 mod lane;
 
-use crate::support::buggy_sale::{BuggySale, Manner, Manner::*, kinds, storm_on};
-use crate::support::locked;
+use crate::support::buggy_sale::{BuggySale, Manner, Manner::*, SOON, kinds, storm_on};
+use crate::support::prelude::*;
 use judge::history::{History, Meaning, Phase};
 use judge::report::{Report, Verdict};
 use judge::verdict::Kind::{self, *};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// Everything that is wrong is found, nothing else is, and it is proved by the buyers concerned.
 async fn is_caught<const N: usize>((manner, expected): (Manner, [Kind; N])) {
     let sale = BuggySale::start(manner);
-    // What this server has not done at once, it will never do.
-    let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
-    let (report, _) = judged.expect("a verdict");
+    let (report, _) = sale.judged(|config| config.settle = SOON).await.expect("a verdict");
     assert_eq!(report.verdict, Verdict::Broken, "{report:#?}");
     assert_eq!(kinds(&report), expected, "{report:#?}");
     let wronged = sale.wronged();
@@ -96,7 +92,7 @@ async fn a_storm_that_hardly_took_place_proves_nothing() {
     let change = |config: &mut judge::Config| {
         config.concurrency = 1;
         config.time_limit = Duration::from_millis(200);
-        config.settle = Some(Duration::from_millis(300));
+        config.settle = SOON;
     };
     let judged = BuggySale::start(Manner::Slow).judged(change).await;
     let said = judged.expect("a verdict").0.verdict_in_words();
@@ -128,8 +124,7 @@ async fn slow_clients_are_served_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_is_judged_from_its_file_as_it_was_from_the_storm() {
     let sale = BuggySale::start(Oversells);
-    let judged = sale.judged(|config| config.settle = Some(Duration::from_millis(300))).await;
-    let (report, history) = judged.expect("a verdict");
+    let (report, history) = sale.judged(|config| config.settle = SOON).await.expect("a verdict");
     let file = std::env::temp_dir().join(format!("fs-judge-{}.jsonl", std::process::id()));
     history.save(&file).expect("saved");
     let again = History::load(&file).expect("loaded");

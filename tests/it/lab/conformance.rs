@@ -1,6 +1,6 @@
 //! Every strategy keeps its promise under forced interleaving, and shows its harms (docs/lab.md).
 
-use crate::support::{prelude::*, test_lab::TestLab, trace::*};
+use crate::support::{not_exercised, prelude::*, test_lab::TestLab, trace::*};
 use lab::conformance::{self, Case, cases, missing_demonstrations, untried};
 use lab::strategies::{find, solutions::STRATEGIES as SOLUTIONS};
 use lab::strategy::{Harm, Harms, Language, Likelihood, Need, Promise};
@@ -18,10 +18,7 @@ struct Labs {
 
 impl Labs {
     async fn start(prefix: &str) -> Self {
-        let patient = |mut servers: Servers| {
-            servers.first_wait = Duration::from_secs(5);
-            servers
-        };
+        let patient = |servers: &mut Servers| servers.first_wait = Duration::from_secs(5);
         let patient = TestLab::with(&format!("patient-{prefix}"), patient).await;
         Self { both: [TestLab::start(prefix).await, patient], trace: None }
     }
@@ -95,7 +92,7 @@ async fn strategies_keep_their_promises(labs: Labs, at_once: usize, chosen: fn(&
     let is_chosen = |id| only.is_empty() || only.split(',').any(|one| one == id);
     let check = async |strategy: &'static Strategy| match labs.both[0].lacks(strategy) {
         Some(why) => {
-            crate::support::say(&format!("NOT EXERCISED: {}: {}", strategy.id, why.en));
+            not_exercised(&format!("{}: {}", strategy.id, why.en));
             Vec::new()
         }
         None => {

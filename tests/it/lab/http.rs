@@ -1,7 +1,7 @@
 //! The lab over HTTP: the life of an arena, storms and their events, bad input, and `LAB=off`.
 
 use crate::security::sites::documented;
-use crate::support::{events::Events, prelude::*, test_lab::ARENAS};
+use crate::support::{prelude::*, test_lab::ARENAS};
 use lab::STRATEGIES;
 use lab::strategy::Language::{En, Zh};
 
@@ -29,6 +29,17 @@ impl TestApp {
 
     async fn verdict(&self, arena: &str) -> Value {
         self.get(&format!("{arena}/verdict")).await.must_be(200).body
+    }
+
+    /// All that is told there: progress, and the verdict last.
+    pub async fn told(&self, path: &str) -> (Vec<Value>, Value) {
+        let mut told = events(self.ask("GET", path)).await;
+        let (last, verdict) = told.pop().expect("events");
+        assert_eq!(last, "verdict");
+        assert!(told.iter().all(|(name, _)| name == "progress"), "{told:?}");
+        let attempts = told.iter().map(|(_, data)| data["attempts"].as_u64());
+        assert!(attempts.is_sorted(), "{told:?}");
+        (told.into_iter().map(|(_, data)| data).collect(), verdict)
     }
 
     /// Each of these bodies is invalid here, alone or with these members.
@@ -140,17 +151,11 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let storm = json!({"buyers": 40, "concurrency": 10, "duplicate_share": 0.5});
     assert_eq!(app.post(&path, storm.clone()).await.must_be(202).body["attempts"], 60);
     app.post(&path, storm).await.assert_problem(409, "storm_running");
-    let events = events(app.ask("GET", &format!("{arena}/events?lang=zh"))).await;
-    let ((last, verdict), progress) = events.split_last().expect("events");
-    let all_progress = progress.iter().all(|(name, _)| name == "progress");
-    assert!(all_progress && !progress.is_empty(), "{events:?}");
-    let mut attempts = progress.iter().map(|(_, data)| data["attempts"].as_u64());
-    assert!(attempts.clone().is_sorted(), "{events:?}");
-    assert_eq!(attempts.next_back(), Some(Some(60)));
-    assert_eq!(progress[0].1["of"], 60);
-    assert_eq!(last, "verdict");
+    let (progress, verdict) = app.told(&format!("{arena}/events?lang=zh")).await;
+    assert_eq!(progress[0]["of"], 60);
+    assert_eq!(progress.last().expect("progress")["attempts"], 60);
     assert!(verdict["oversold"].as_i64() > Some(0), "{verdict:#}");
-    assert_has(verdict, json!({"outcome": "oversold", "kept_promise": true}));
+    assert_has(&verdict, json!({"outcome": "oversold", "kept_promise": true}));
     assert_text(&verdict["explanation"], "超卖");
     let collision = &verdict["collision"];
     let [a, b] = ["a", "b"].map(|side| collision[side]["order_id"].as_str());

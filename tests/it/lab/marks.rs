@@ -3,7 +3,7 @@
 
 use lab::marks::{Excerpt, Kind, MOST_LINES, Source};
 use lab::strategy::Language::{En, Zh};
-use lab::{STRATEGIES, Strategy, strategy::Likelihood::Never};
+use lab::{STRATEGIES, Strategy, strategies::find, strategy::Likelihood::Never};
 
 /// How many lines may differ between two neighbours, on either side.
 const MOST_DIFFERENCES: usize = 25;
@@ -42,8 +42,7 @@ fn every_strategy_marks_its_lines() {
 /// A variant of a lock that stands in a lesson decides on the strategy's page, too.
 #[test]
 fn the_variant_that_an_option_chooses_is_marked() {
-    let strategy = STRATEGIES.iter().find(|strategy| strategy.id == "setnx-expire");
-    let marks = strategy.expect("a strategy").marks(En);
+    let marks = find("setnx-expire").expect("a strategy").marks(En);
     let of_the_lesson = |mark: &&Excerpt| mark.file.ends_with("lessons/b01_crash_between.rs");
     let mark = marks.iter().find(of_the_lesson).expect("the line of delete-and-take");
     let line = mark.code.lines().nth(mark.marked_line + 1 - mark.first_line);
@@ -64,11 +63,9 @@ fn purchase(strategy: &Strategy) -> Vec<String> {
 fn in_common(one: &[String], other: &[String]) -> usize {
     let mut row = vec![0; other.len() + 1];
     for line in one {
-        let mut diagonal = 0;
+        let above = row.clone();
         for (at, another) in other.iter().enumerate() {
-            let above = row[at + 1];
-            row[at + 1] = if line == another { diagonal + 1 } else { above.max(row[at]) };
-            diagonal = above;
+            row[at + 1] = if line == another { above[at] + 1 } else { above[at + 1].max(row[at]) };
         }
     }
     row[other.len()]

@@ -3,8 +3,6 @@
 mod command;
 mod conformance;
 pub mod http;
-mod losses;
 mod marks;
-mod processes;
 mod texts;
 mod verdicts;

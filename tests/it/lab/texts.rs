@@ -1,9 +1,8 @@
 //! The texts: in both languages the same headings and keys, nothing unused, nothing missing.
 
-use crate::support::lessons::has_chinese;
+use crate::support::{lessons::has_chinese, prelude::*};
 use lab::strategy::Language::{En, Zh};
 use lab::{STRATEGIES, Strategy, options::GENERAL, texts};
-use std::{collections::BTreeSet, path::Path};
 
 const PROSE: [&str; 5] = ["Idea", "Source", "How it fails", "Break it", "Instead"];
 const LISTS: [&str; 3] = ["Demonstrations", "Options", "Marks"];

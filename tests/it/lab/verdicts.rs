@@ -1,8 +1,10 @@
-//! The counts of a verdict, on rows written by the test; and the effects of a crash.
+//! The counts of a verdict, on rows written by the test; the effects of crashes and losses.
 
+use super::http::{assert_text, with_lab};
 use crate::support::{prelude::*, test_lab::*};
 use lab::strategy::{Harm, Language, Scenario};
-use lab::{Trial, arena::Arena, strategies, verdict::Verdict};
+use lab::{Trial, arena::Arena, losses::Losses, strategies, verdict::Verdict};
+use tokio::io::{copy, split};
 use tokio_util::sync::CancellationToken;
 
 impl TestLab {
@@ -43,7 +45,7 @@ async fn surplus_orders_of_one_buyer_do_not_pay_for_another() {
 /// The tasks of a crashed shop end with it: its place is free, and another node finds its order.
 #[tokio::test]
 async fn a_crash_ends_a_node_at_once() {
-    let lab = TestLab::with("verdicts-crash:", |servers| servers.with_production_nodes(1)).await;
+    let lab = TestLab::with("verdicts-crash:", |servers| servers.allow_production_nodes(1)).await;
     let crash = json!({
         "crash_at": "accepted", "crash_node": 0, "crash_after": 1, "restart_ms": 10_000,
     });
@@ -75,14 +77,11 @@ async fn a_schema_without_an_arena_goes() {
     let stop = CancellationToken::new();
     let upkeep = tokio::spawn(lab.lab.clone().upkeep(stop.clone()));
     let schemas = async || -> Vec<String> {
-        let query = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'lab\\_%'";
-        let names = sqlx::query_scalar(query).fetch_all(&lab.servers.postgres);
-        names.await.expect("names")
+        let sql = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'lab\\_%' ORDER BY 1";
+        sqlx::query_scalar(sql).fetch_all(&lab.servers.postgres).await.expect("names")
     };
     wait_for!(!schemas().await.iter().any(|name| name == orphan));
-    let mut left = schemas().await;
-    left.sort();
-    assert_eq!(left, [&live, "lab_of_somebody_else"]);
+    assert_eq!(schemas().await, [&live, "lab_of_somebody_else"]);
     stop.cancel();
     upkeep.await.expect("it ends");
     lab.finish().await;
@@ -143,4 +142,53 @@ async fn a_verdict_waits_for_a_message_that_is_on_its_way() {
     let counts = (verdict.sold, verdict.lost, verdict.undersold, verdict.quiet);
     assert_eq!(counts, (1, 0, 0, true), "{verdict:?}");
     lab.finish().await;
+}
+
+#[tokio::test]
+async fn a_redis_that_does_not_start_leaves_no_folder() {
+    let lab = TestLab::start("no-start:").await;
+    let arena = lab.arena("reentrant-lock", 1, json!({"redis_node_loss": 1})).await;
+    let root = lab.servers.data_dir.clone().expect("a folder");
+    let folder = root.join(format!("{}-1", arena.definition().id));
+    // A file stands where the server would have its data.
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("redis"), "").expect("a file");
+    let answer = arena.purchase(&buyer("ann"), None).await;
+    assert!(answer.outcome.is_err() && !folder.exists(), "{answer:?}");
+    lab.finish().await;
+}
+
+/// The buyer hangs up, or the node crashes, while the session is made to lapse.
+#[tokio::test]
+async fn a_loss_that_is_given_up_does_not_leave_the_node_cut_off() {
+    let echo = |connection: TcpStream| async move {
+        let (mut reads, mut writes) = split(connection);
+        let _ = copy(&mut reads, &mut writes).await;
+    };
+    let losses = Losses::default();
+    let way = losses.wire_to(0, serve_each(echo).await.to_string()).await.expect("a way");
+    // Its ZooKeeper never answers, so the session does not end.
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let nobody = silent.local_addr().expect("an address").to_string();
+    let ends = losses.end_session(0, &nobody, "/lock");
+    let given_up = tokio::time::timeout(Duration::from_millis(200), ends).await;
+    assert!(given_up.is_err() || cfg!(not(feature = "zookeeper")), "{given_up:?}");
+    let hears = async {
+        let mut connection = TcpStream::connect(way).await.expect("a connection");
+        connection.write_all(b"?").await.expect("sent");
+        connection.read_u8().await.expect("an answer")
+    };
+    let heard = tokio::time::timeout(Duration::from_secs(60), hears).await;
+    assert_eq!(heard, Ok(b'?'), "the node is cut off for good");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_needs_a_private_redis_is_refused_without_one() {
+    let app = with_lab().await;
+    let mut wanted = json!({"strategy": "reentrant-lock", "stock": 1});
+    app.post(ARENAS, wanted.clone()).await.assert(201);
+    wanted["options"] = json!({"redis_node_loss": 1});
+    let refused = app.post(ARENAS, wanted).await;
+    refused.assert_problem(409, "strategy_unavailable");
+    assert_text(&refused.body["detail"], "independent Redis servers are needed");
 }

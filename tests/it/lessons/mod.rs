@@ -2,12 +2,13 @@
 
 mod outside;
 mod planted;
-mod recorded;
 mod texts;
 
 use crate::support::{lessons::*, prelude::*, test_lab::TestLab, trace::Trace};
-use lab::lessons::{LESSONS, lesson::Lesson, timeline::Event};
-use lab::strategy::Language;
+use lab::lessons::terminal::{self, Style};
+use lab::lessons::timeline::{Event, Timeline};
+use lab::lessons::{LESSONS, lesson::Lesson, recorded};
+use lab::strategy::{Language, Words};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lesson_played_three_times_ends_three_times_the_same_way() {
@@ -39,19 +40,16 @@ async fn the_line_of_every_mark_runs_in_its_act() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_option_that_takes_the_cause_away_takes_the_failure_away() {
     let theatre = TestTheatre::open("cause:").await;
+    let paused = |cure: &str| json!({"lease_ms": 1_500, "pause_ms": 1_510, (cure): "on"});
     // Lesson, options, the acts that are still broken.
     let cases: [(_, _, &str); 16] = [
         ("b01", json!({"lease_ms": 1_000, "crash": "after"}), ""),
         ("b02", json!({"pause_ms": 1_000, "skew_ms": 1_000}), ""),
         ("b02", json!({"skew_ms": 0}), "del-and-setnx overwritten"),
         ("b03", json!({"lease_ms": 3_000, "pause_ms": 0}), ""),
-        ("b03", json!({"lease_ms": 1_500, "pause_ms": 1_510, "token": "on"}), "two-calls"),
+        ("b03", paused("token"), "two-calls"),
         ("b04", json!({"lease_ms": 3_000, "pause_ms": 0}), ""),
-        (
-            "b04",
-            json!({"lease_ms": 1_500, "pause_ms": 1_510, "fencing": "on"}),
-            "watchdog-sleeps-too",
-        ),
+        ("b04", paused("fencing"), "watchdog-sleeps-too"),
         ("b05", json!({"reply": "arrives"}), ""),
         ("b06", json!({"network": "holds", "lease_ms": 2_000}), ""),
         ("b07", json!({"unlock": "after-subscribe"}), ""),
@@ -82,13 +80,10 @@ async fn an_option_that_takes_the_cause_away_takes_the_failure_away() {
 async fn a_key_that_was_written_anew_after_a_lease_has_a_new_owner() {
     let theatre = TestTheatre::open("owners:").await;
     let timeline = theatre.play(lesson("b03"), quick(lesson("b03"))).await;
-    let mut events = timeline.events.iter();
-    let with_lock = events.find_map(|event| {
-        let key =
-            event.keys.get("lock:phone").filter(|_| event.act == 0 && event.actor == "bob")?;
-        Some((event.step, key.value.as_deref(), key.owner))
-    });
-    assert_eq!(with_lock, Some(("bob-tries", Some("locked"), Some("bob"))));
+    let mut bobs = timeline.events.iter().filter(|event| event.act == 0 && event.actor == "bob");
+    let with_lock = bobs.find_map(|event| Some((event.step, event.keys.get("lock:phone")?)));
+    let (step, key) = with_lock.expect("an event with the lock");
+    assert_eq!((step, key.value.as_deref(), key.owner), ("bob-tries", Some("locked"), Some("bob")));
     // No client put the phone there.
     let stock = timeline.events[0].keys.get("phones in stock");
     assert_eq!(stock.map(|stock| stock.owner), Some(None));
@@ -98,12 +93,8 @@ async fn a_key_that_was_written_anew_after_a_lease_has_a_new_owner() {
 /// Where a lesson's own servers would keep their files there is no room for any.
 #[tokio::test]
 async fn a_server_that_does_not_start_is_what_the_refusal_names() {
-    let lab = TestLab::with("no-server:", |mut servers| {
-        let file = servers.data_dir.as_ref().expect("a folder").join("a-file");
-        std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-        std::fs::write(&file, "").expect("a file");
-        servers.data_dir = Some(file);
-        servers
+    let lab = TestLab::with("no-server:", |servers| {
+        servers.data_dir = Some("/dev/null/a".into());
     })
     .await;
     for id in ["b09", "b10"] {
@@ -129,8 +120,7 @@ async fn lesson_11_loses_the_reply_to_the_create_and_not_another() {
         let number = lesson.acts.iter().position(|one| one.id == act);
         let in_act = |event: &&Event| Some(event.act) == number && event.actor == "alice";
         let hers: Vec<_> = timeline.events.iter().filter(in_act).collect();
-        let commands = hers.iter().filter_map(|event| event.command.as_deref());
-        let verbs = commands.filter_map(|command| command.split(' ').next());
+        let verbs = hers.iter().filter_map(|event| event.command.as_deref()?.split(' ').next());
         assert_eq!(verbs.collect::<Vec<_>>().join(" "), requests, "{act}");
         let reply = hers[0].reply.as_deref().unwrap_or_default();
         assert!(reply.starts_with("(error)"), "{act}: {reply}");
@@ -172,4 +162,40 @@ async fn order_numbers_are_measured_and_nothing_is_left() {
     let ids: BTreeSet<String> = clock.iter().map(|row| row[3].to_string()).collect();
     assert_eq!(ids.len(), clock.len(), "no id twice");
     theatre.close().await;
+}
+
+fn steps(timeline: &Timeline) -> Vec<(usize, &str, &str)> {
+    let steps = timeline.events.iter().map(|event| (event.act, event.actor, event.step));
+    let mut steps: Vec<_> = steps.collect();
+    // How often a queue is asked depends on the moment.
+    steps.dedup();
+    steps
+}
+
+/// What is kept for machines without ZooKeeper; with `RECORD=1` it is made anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_recorded_play_is_as_the_lesson_goes_today() {
+    let lesson = lesson("b11");
+    let why = Words::new("There is no ZooKeeper.", "没有 ZooKeeper。");
+    let kept = recorded::of(lesson, why).expect("a recording");
+    if can_be_played(lesson).await {
+        let theatre = TestTheatre::open("recorded:").await;
+        let played = theatre.play(lesson, json!({})).await;
+        theatre.close().await;
+        if std::env::var_os("RECORD").is_some() {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/lab/recorded/b11.json");
+            let written = recorded::written(&played).expect("JSON");
+            return std::fs::write(file, written).expect("the file is written");
+        }
+        assert_eq!(steps(&kept), steps(&played), "RECORD=1 makes it anew");
+    }
+    is_well_formed(&kept);
+    assert!(recorded::written(&kept).expect("JSON").len() <= 60_000);
+    for language in [Language::En, Language::Zh] {
+        let body = kept.body(language);
+        assert!(body.recorded && body.verdict.broken && body.verdict.held, "{:?}", body.verdict);
+    }
+    let style = Style { language: Language::En, colours: false };
+    let shown = terminal::play(&kept, style).expect("a text");
+    assert!(shown.contains("This is a recording. There is no ZooKeeper."), "{shown}");
 }

@@ -25,10 +25,6 @@ pub fn documented(sale: &str, order: &str) -> Vec<(Method, String)> {
     found
 }
 
-pub fn token_for<'a>(path: &str, shopper: &'a Shopper) -> &'a str {
-    if path.contains("/admin/") { ADMIN_TOKEN } else { &shopper.token }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_of_another_site_changes_nothing_with_a_visitors_cookie() {
     let limit = json!({"per_user_limit": 9});
@@ -84,7 +80,7 @@ async fn reading_changes_nothing_and_no_other_site_may_read() {
         if path.ends_with("/events") {
             continue; // they do not end
         }
-        let token = token_for(&path, &shopper);
+        let token = shopper.token_at(&path);
         for method in ["GET", "HEAD", "OPTIONS"] {
             let ask = app.ask(method, &path).bearer(token).header("origin", "https://evil.example");
             let reply = ask.header("access-control-request-method", "POST").await;
@@ -127,8 +123,7 @@ async fn no_path_leads_out_of_the_folder_of_files_or_to_another_site() {
     for path in misleading.split(' ') {
         let answer = exactly(&app, path).await;
         let head = answer.split("\r\n\r\n").next().unwrap_or_default();
-        let location = head.lines().find_map(|line| line.strip_prefix("location: "));
-        let Some(location) = location else {
+        let Some(location) = head.lines().find_map(|line| line.strip_prefix("location: ")) else {
             assert!(!answer.starts_with("HTTP/1.1 3"), "{path}: {answer}");
             continue;
         };

@@ -35,8 +35,8 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     all_order(app.shoppers(200), &sale).await;
     assert_eq!(app.assert_sound(&sale).await.live, 200);
     until_said(&mut followers, "\"remaining\":800").await;
-    let ending = tokio::time::timeout(TEST_TIMEOUT, app.stop());
-    ending.await.expect("it does not wait for them").drop().await;
+    let ending = tokio::time::timeout(TEST_TIMEOUT, app.finish());
+    ending.await.expect("it does not wait for them");
     for wire in idle.iter_mut().chain(&mut followers) {
         wire.until_closed().await;
     }
@@ -110,7 +110,7 @@ async fn a_server_without_descriptors_pauses_and_goes_on() {
     command.args(["-c", &limit, "sh", env!("CARGO_BIN_EXE_flash-sale"), "serve"]);
     command.envs([("LISTEN_ADDR", "127.0.0.1:0"), ("RATE_LIMIT", "off")]);
     command.env("DATA_DIR", home.data()).env("MAX_CONNECTIONS", "10000");
-    let program = Program::serve_by(&home, command).await;
+    let program = Program::spawn(&home, command).ready().await;
     let mut crowd = Vec::new();
     for _ in 0..DESCRIPTORS + 50 {
         let mut wire = Wire::to(&program.base).await;

@@ -1,6 +1,6 @@
 //! A crowd of the shared driver, each lane at one instance and in one sale, and its judgement.
 
-use crate::support::checkers::{self, Evidence, Snapshot, Violation};
+use crate::support::checkers::{self, Evidence, Snapshot};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Error, Habits, ORDINARY, Sale, World, shopper::Shopper};
 use crate::support::history::{Answer, Kind, Micros, NO_ORDER, Operation};
@@ -23,7 +23,7 @@ pub async fn sale(app: &TestApp, stock: i64) -> Sale {
 }
 
 pub struct Crowd {
-    world: Arc<World>,
+    pub world: Arc<World>,
     lanes: JoinSet<()>,
     snapshots: JoinHandle<Vec<Snapshot>>,
 }
@@ -80,10 +80,6 @@ impl Crowd {
         last
     }
 
-    pub fn now(&self) -> Micros {
-        self.world.now()
-    }
-
     pub fn accepted_by(&self, instance: usize, sale: usize, asked: Range<Micros>) -> Vec<i64> {
         let accepted = self.told(sale, Answer::Accepted).into_iter();
         let here = accepted.filter(|one| usize::from(one.instance) == instance);
@@ -94,7 +90,7 @@ impl Crowd {
     pub async fn until_accepted_by(&self, at: usize, sale: usize, since: Micros, most: usize) {
         wait_for!(&format!("{most} orders of sale {sale} at instance {at}"), {
             self.rush(at, sale, most).await;
-            (self.accepted_by(at, sale, since..self.now()).len() >= most).then_some(())
+            (self.accepted_by(at, sale, since..self.world.now()).len() >= most).then_some(())
         });
     }
 
@@ -119,7 +115,7 @@ impl Crowd {
         let mut evidence = evidence.expect("the stores answer");
         evidence.late_effects = Duration::from_secs(5);
         evidence.redis_lost_data = lost_data;
-        Judged { violations: checkers::check(&evidence), evidence }
+        Judged(evidence)
     }
 }
 
@@ -140,28 +136,25 @@ impl<S: KeyHolder> Stores for View<'_, S> {
     }
 }
 
-pub struct Judged {
-    violations: Vec<Violation>,
-    evidence: Evidence,
-}
+pub struct Judged(Evidence);
 
 impl Judged {
     pub fn with(&self, status: OrderStatus) -> impl Iterator<Item = i64> {
-        self.evidence.rows.iter().filter(move |row| row.status == status).map(|row| row.id)
+        self.0.rows.iter().filter(move |row| row.status == status).map(|row| row.id)
     }
 
     pub fn assert_kept(&self, what: &str) {
         use Answer::{Accepted, NeverSent, Unavailable, Unknown};
-        let told = |wanted: Answer| self.evidence.history.count(|one| one.answer == wanted);
+        let told = |wanted: Answer| self.0.history.count(|one| one.answer == wanted);
         let (accepted, shed) = (told(Accepted), told(Unavailable));
         let ends = OrderStatus::ALL.map(|end| format!("{} {end:?}", self.with(end).count()));
-        let (snapshots, rest) = (self.evidence.snapshots.len(), self.evidence.settled.after);
+        let (snapshots, rest) = (self.0.snapshots.len(), self.0.settled.after);
         println!(
             "{what}: {accepted} told 202, {shed} told 503; {}; {snapshots} snapshots, at rest \
              after {rest:?}",
             ends.join(", ")
         );
-        let found: Vec<String> = self.violations.iter().map(ToString::to_string).collect();
+        let found: Vec<String> = checkers::check(&self.0).iter().map(ToString::to_string).collect();
         assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
         assert_eq!(told(Unknown) + told(NeverSent), 0, "instances that live answer");
         assert!(accepted > 50, "too little happened");

@@ -27,8 +27,7 @@ async fn a_slot_on_its_way_sells_where_its_keys_are() {
         winner.until(&order, "pending_payment").await;
     }
     winner.cancel(&order).await.assert(200);
-    let add = Some(json!({"add": 5}));
-    app.admin_sale(reqwest::Method::POST, id, "/stock", add).await.assert(200);
+    app.admin_sale("POST", id, "/stock", Some(json!({"add": 5}))).await.assert(200);
     let audit = app.assert_sound(id).await;
     assert_eq!((audit.stock, audit.live, audit.cancelled), (25, 3, 1));
     assert_eq!(cluster.holder(&key).await.port, cluster.nodes[0].port, "it is still on its way");
@@ -46,7 +45,11 @@ async fn a_live_sale_is_moved_around_the_cluster_while_people_buy() {
     crowd.until_accepted(&[0, 1, 2], 20).await;
     for round in 1..=3 {
         for (home, sale) in sales[..2].iter().enumerate() {
-            cluster.move_slot(deployment.slot_of(sale).await, (home + round) % 3).await;
+            let (slot, to) = (deployment.slot_of(sale).await, (home + round) % 3);
+            let from = cluster.owner(slot).await;
+            cluster.begin_move(slot, from, to).await;
+            while cluster.move_keys(slot, from, to, 10).await > 0 {}
+            cluster.end_move(slot, from, to).await;
         }
         crowd.until_accepted(&[1, 2], 20).await;
     }
@@ -95,11 +98,8 @@ async fn nothing_is_sold_while_any_node_evicts() {
     let ([app, _], evicting) = (&deployment.apps, &deployment.redis.nodes[1]);
     let sales = deployment.sales([(0, 10_000), (1, 10_000)]).await;
     let sales = Vec::from_iter(sales.iter().map(|sale| sale.id.to_string()));
-    let set = async |setting: &str| {
-        let words = Vec::from_iter(["CONFIG", "SET"].into_iter().chain(setting.split(' ')));
-        evicting.command::<String>(&words).await;
-    };
-    set("maxmemory 1000000000 maxmemory-policy allkeys-random").await;
+    evicting.configure("maxmemory", "1000000000").await;
+    evicting.configure("maxmemory-policy", "allkeys-random").await;
     for sale in &sales {
         wait_for!(app.shopper().buy(sale).await.status == 503);
     }
@@ -111,7 +111,7 @@ async fn nothing_is_sold_while_any_node_evicts() {
     app.get("/readyz").await.must_be(503);
     assert_eq!(app.shopper().buy(&sales[0]).await.status, 503);
     signal(&silent, Signal::SIGCONT);
-    set("maxmemory-policy noeviction").await;
+    evicting.configure("maxmemory-policy", "noeviction").await;
     for sale in &sales {
         wait_for!(app.shopper().buy(sale).await.is_accepted());
         app.assert_sound(sale).await;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::support::history::Answer;
-use crate::support::network::{ALONE, Network, OTHERS};
+use crate::support::proxy::{ALONE, Network, OTHERS};
 use crate::support::redis_servers::SILENCE_MS;
 
 const CUT_OFF: usize = 0;
@@ -17,7 +17,7 @@ async fn divisible() -> (Network, Proxy, Deployment<RedisCluster>) {
     let start = async |database, from| {
         TestApp::launch(database, redis.url_at(from), String::new(), Options::default()).await
     };
-    let cut_off = database.clone().through(to_postgres.address());
+    let cut_off = database.clone().through(to_postgres.address);
     let apps = [start(cut_off, ALONE).await, start(database, OTHERS).await];
     (network, to_postgres, Deployment { redis, apps, _servers: servers })
 }
@@ -42,10 +42,10 @@ async fn split(reaches_postgres: bool) {
     let crowd = Crowd::start(&deployment.apps, &sales, 8);
     crowd.until_accepted(&[SCARCE, AMPLE, ELSEWHERE], 20).await;
     // Its primary notices, and the other side counts, only when enough is sold.
-    deployment.redis.nodes[0].believe_others_for("3600000").await;
+    deployment.redis.nodes[0].configure("cluster-node-timeout", "3600000").await;
     arm(other, "rebuild.elected=error*always");
     deployment.redis.may_fail_over(0).await;
-    let split_at = crowd.now();
+    let split_at = crowd.world.now();
     network.split_off(0).await;
     if !reaches_postgres {
         to_postgres.set(Fault::BlackHole).await;
@@ -53,12 +53,12 @@ async fn split(reaches_postgres: bool) {
     for sale in [AMPLE, SCARCE] {
         crowd.until_accepted_by(CUT_OFF, sale, split_at, 20).await;
     }
-    deployment.redis.nodes[0].believe_others_for(SILENCE_MS).await;
+    deployment.redis.nodes[0].configure("cluster-node-timeout", SILENCE_MS).await;
     other.services.fail_points.clear();
     wait_for!(epoch_of(other, &sales[SCARCE]).await > 1);
-    crowd.until_accepted_by(OTHER, AMPLE, crowd.now(), 20).await;
+    crowd.until_accepted_by(OTHER, AMPLE, crowd.world.now(), 20).await;
     wait_for!(crowd.rush(OTHER, SCARCE, usize::MAX).await == Answer::SoldOut);
-    let healed_at = crowd.now();
+    let healed_at = crowd.world.now();
     to_postgres.set(Fault::None).await;
     to_postgres.cut();
     network.heal().await;

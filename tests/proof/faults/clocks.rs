@@ -1,7 +1,7 @@
 //! An instance's clock is wrong: Redis' judges the window and Postgres' the payment.
 
 use super::*;
-use crate::support::clock;
+use crate::support::processes::{FAKETIME_MISSING, clock_settings, libfaketime};
 use flash_sale::admission::ids;
 use time::format_description::well_known::Rfc2822;
 
@@ -9,12 +9,12 @@ const NEAR: time::Duration = time::Duration::HOUR;
 
 /// An instance whose clock is so much off.
 async fn turned(home: &Home, shift: &str) -> Program {
-    assert!(clock::libfaketime().is_some(), "{}", clock::LIBRARY_MISSING);
+    assert!(libfaketime().is_some(), "{FAKETIME_MISSING}");
     let clock = home.path.join(format!("clock{shift}"));
     fs::write(&clock, shift).expect("a file");
     let mut command = home.command("serve");
-    command.envs(clock::settings(&clock));
-    let program = Program::serve_by(home, command).await;
+    command.envs(clock_settings(&clock));
+    let program = Program::spawn(home, command).ready().await;
     // Otherwise nothing would be shown.
     let date = program.ask("GET", "/healthz").await.header("date").replace("GMT", "+0000");
     let date = OffsetDateTime::parse(&date, &Rfc2822).expect("a date");
@@ -27,8 +27,8 @@ async fn windows_ids_payments_and_tokens_do_not_follow_a_clock_that_is_a_day_off
     let app = TestApp::start().await;
     let home = Home::on(Servers::shared().await, &app.database, &app.prefix);
     let (ahead, behind) = (turned(&home, "+1d").await, turned(&home, "-1d").await);
-    let [at_ahead, at_behind] = [&ahead, &behind].map(|one| app.entrance().at(&one.base));
-    let entrances = [app.entrance(), at_ahead, at_behind];
+    let [at_ahead, at_behind] = [&ahead, &behind].map(|one| app.entrance.at(&one.base));
+    let entrances = [app.entrance.clone(), at_ahead, at_behind];
     tokio::join!(
         the_sale_opens_at_its_second(&app, &entrances),
         ids_are_unique_and_dated_by_redis(&app, &entrances),

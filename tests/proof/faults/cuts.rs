@@ -65,8 +65,7 @@ impl Workbench {
             }
             while let Ok(batch) = self.accepted.try_recv() {
                 if self.dice.below(2) == 0 {
-                    let written = self.services.orders.persist(&[batch], Expect::New).await;
-                    written.expect("written");
+                    self.services.orders.persist(&[batch], Expect::New).await.expect("written");
                 }
             }
         }

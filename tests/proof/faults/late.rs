@@ -19,11 +19,11 @@ async fn rows(app: &TestApp) -> i64 {
 async fn a_postgres_that_falls_silent_when_late_orders_are_looked_up() {
     let (servers, app) = TestApp::on_own_servers().await;
     let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let database = app.database.clone().through(proxy.address());
+    let database = app.database.clone().through(proxy.address);
     let (url, prefix) = (app.redis_url.clone(), app.prefix.clone());
     let holder = TestApp::launch(database, url, prefix, Options::default()).await;
     let (sale, late) = six_held_back(&holder).await;
-    proxy.set(Fault::SilentTo { request: "SELECT id FROM orders WHERE id = ANY" }).await;
+    proxy.set(Fault::SilentTo("SELECT id FROM orders WHERE id = ANY")).await;
     holder.services.fail_points.clear();
     wait_for!(proxy.counts().swallowed_bytes > 0);
     proxy.set(Fault::None).await;
@@ -67,8 +67,7 @@ async fn a_late_order_does_not_acknowledge_a_new_one_whose_entry_has_the_same_id
     let new = buy().await;
     assert!(new.epoch > old.epoch);
     let old = [AcceptedBatch { entry: new.entry.clone(), ..old }];
-    let persisted = services.orders.persist(&old, Expect::PerhapsWritten).await;
-    persisted.expect("it has a place in the new epoch");
+    services.orders.persist(&old, Expect::PerhapsWritten).await.expect("a place in the new epoch");
     let audit = app.audit(&sale).await;
     assert_eq!((audit.live, audit.backlog), (1, 1), "{audit:#?}");
     assert_eq!(audit.redis.stream, Some(1), "the new order is in the log");

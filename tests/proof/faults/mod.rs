@@ -57,7 +57,7 @@ pub async fn rush_with_regulars(apps: &[&TestApp], count: usize) -> (String, Rus
     let sale = apps[0].sale(50_000, json!({})).await;
     let regulars = crowd(apps[0], &sale, count).await;
     all_written(&regulars).await;
-    let entrances: Vec<Entrance> = apps.iter().map(|app| app.entrance()).collect();
+    let entrances: Vec<Entrance> = apps.iter().map(|app| app.entrance.clone()).collect();
     let rush = Rush::start(&entrances, &sale, 6, &regulars);
     rush.until_accepted(ENOUGH).await;
     (sale, rush)
@@ -139,12 +139,9 @@ fn new_order(number: u32) -> AcceptedOrder {
 }
 
 async fn count(app: &TestApp, order: &AcceptedOrder, status: &str) -> i64 {
-    let (id, user) = (order.id, order.user);
-    let query = format!(
-        "SELECT count(*) FROM orders
-         WHERE id = {id} AND user_id = '{user}' AND status = '{status}'"
-    );
-    app.number(&query).await
+    let AcceptedOrder { id, user, .. } = order;
+    let theirs = format!("SELECT count(*) FROM orders WHERE id = {id} AND user_id = '{user}'");
+    app.number(&format!("{theirs} AND status = '{status}'")).await
 }
 
 fn now_ms() -> i64 {

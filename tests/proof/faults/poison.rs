@@ -46,8 +46,7 @@ async fn an_entry_of_an_epoch_that_has_ended_is_written_and_drained() {
     let mut entry = redis::pipe();
     entry.atomic().xadd(keys.log(id), "*", &[("m", header), ("o", logged(&order))]);
     entry.hincr(keys.state(id), "pending", 1);
-    let planted = entry.exec_async(&mut app.redis().await).await;
-    planted.expect("planted");
+    entry.exec_async(&mut app.redis().await).await.expect("planted");
     until_rebuilt(&app, &sale, 1).await;
     let audit = app.assert_sound(&sale).await;
     assert_eq!((audit.live, audit.redis.stream), (1, Some(0)), "{audit:#?}");
@@ -59,14 +58,13 @@ async fn each_kind_of_poison_is_isolated_among_its_neighbours() {
     // Nobody writes until everything is planted: one pass gets it all in one batch.
     let app = TestApp::start_with(Options::without_writer()).await;
     let (sale, before) = sold(&app, 100, 3).await;
-    let holder = &before[0];
-    let their_id: i64 = holder.1.parse().expect("an id");
+    let (holder, their_order) = &before[0];
     let neighbours: Vec<AcceptedOrder> = (1..=8).map(new_order).collect();
     let [mut beyond, mut again, mut stolen, mut zero, mut negative] =
         [20, 21, 22, 23, 24].map(new_order);
     beyond.slot = 100;
-    again.user = holder.0.user;
-    stolen.id = OrderId::from_i64(their_id);
+    again.user = holder.user;
+    stolen.id = their_order.parse().expect("an id");
     zero.id = OrderId::from_i64(0);
     negative.id = OrderId::from_i64(-7);
     let near = |number: usize| neighbours[number];
@@ -101,8 +99,7 @@ async fn an_entry_of_a_sale_that_does_not_exist_does_not_stop_its_batch() {
     let id: SaleId = sale.parse().expect("an id");
     let nowhere = SaleId::from_i64(id.get() + 1_000_000);
     let batches = [batch_of(nowhere, 1, new_order(31)), batch_of(id, 1, new_order(32))];
-    let settled = app.services.orders.persist(&batches, Expect::New).await;
-    settled.expect("settled");
+    app.services.orders.persist(&batches, Expect::New).await.expect("settled");
     assert_eq!(app.number(&format!("SELECT count(*) FROM orders WHERE sale_id = {sale}")).await, 1);
 }
 

@@ -1,7 +1,7 @@
 //! Whatever Postgres does, purchases go on, and what was accepted is written as soon as can be.
 
 use super::*;
-use crate::support::standby::{self, followers, standby_of, until_followed};
+use crate::support::postgres_servers::{execute, followers, promote, standby_of, until_followed};
 use crate::support::{launch::name_in, not_exercised};
 use std::io;
 
@@ -9,7 +9,7 @@ use std::io;
 async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
     let servers = Servers::shared().await;
     let proxy = Proxy::start(Address::of_postgres(servers.postgres.address())).await;
-    let database = servers.database().await.through(proxy.address());
+    let database = servers.database().await.through(proxy.address);
     let pool = flash_sale::postgres::pool(database.options(), 1);
     let ask = async || sqlx::query("SELECT 1").execute(&pool).await;
     for _ in 0..2 {
@@ -30,8 +30,6 @@ async fn a_connection_that_comes_back_is_tested_once_and_not_for_ever() {
     proxy.set(Fault::None).await;
     // The one place of the pool is taken by a connection that will never say anything again.
     wait_for!(ask().await.is_ok());
-    pool.close().await;
-    database.drop().await;
 }
 
 /// Loads of orders share queries, a few at a time: one that gets no answer must not keep its place.
@@ -61,7 +59,7 @@ async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() 
     let (sale, rush) = rush_with_regulars(&[&app], 0).await;
     // It no longer receives: one whose replay is only paused would catch up when promoted.
     let alone = ["ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"];
-    standby::execute(&standby, &alone).await.expect("cut off");
+    execute(&standby, &alone).await.expect("cut off");
     wait_for!(followers(primary, "").await.expect("a number") == 0);
     rush.until_accepted(2 * ENOUGH).await;
     let rows = "SELECT count(*) FROM orders";
@@ -69,10 +67,9 @@ async fn an_asynchronous_standby_that_lags_loses_orders_and_oversells_nothing() 
     let before = epoch(&app, &sale).await;
     primary.kill();
     let address = standby.address();
-    proxy.set_target(Address::of_postgres(address));
-    proxy.cut();
-    standby::promote(&standby).await.expect("promoted");
-    app.database = app.database.clone().on(address);
+    proxy.lead_to(Address::of_postgres(address));
+    promote(&standby).await.expect("promoted");
+    app.database.address = address.clone();
     let found = app.number(rows).await;
     assert!(found < lost_from, "the standby lagged: {found} of {lost_from}");
     // Redis knows of buyers whom Postgres has forgotten: it has to be rebuilt.
@@ -103,8 +100,6 @@ async fn locks_of_a_process_that_stands_still_are_taken_from_it() {
     assert!(!lock(2).await.1, "the one at work is not disturbed");
     silent.commit().await.expect_err("it has lost everything");
     working.commit().await.expect("COMMIT");
-    postgres.close().await;
-    database.drop().await;
 }
 
 struct SmallDisk {
@@ -147,7 +142,7 @@ async fn a_full_disk_stops_no_purchase_and_loses_none() {
     // A Redis that cannot write its log ends itself: it has another disk.
     let redis = Servers::shared().await.redis.url();
     let servers = Servers::start(disk.path.join("servers"), true).await;
-    let app = TestApp::with_redis(&servers, redis, Options::default()).await;
+    let app = TestApp::with_redis(&servers, redis).await;
     let (sale, rush) = rush_with_regulars(&[&app], 0).await;
     let big = disk.path.join("big");
     let all = io::copy(&mut io::repeat(b'x'), &mut fs::File::create(&big).expect("a file"));

@@ -11,19 +11,15 @@ async fn two_primaries_for_a_while() {
     let (old, new) = (servers.redis.socket(), new.expect("redis starts"));
     let (old, new) = (Address::Unix(old), Address::Unix(new.socket()));
     let (here, there) = (Proxy::start(old.clone()).await, Proxy::start(old).await);
-    let url = |proxy: &Proxy| format!("redis://{}", proxy.address());
-    let first = TestApp::with_redis(&servers, url(&here), Options::default()).await;
+    let url = |proxy: &Proxy| format!("redis://{}", proxy.address);
+    let first = TestApp::with_redis(&servers, url(&here)).await;
     let (database, prefix) = (first.database.clone(), first.prefix.clone());
     let second = TestApp::launch(database, url(&there), prefix, Options::default()).await;
     let (sale, rush) = rush_with_regulars(&[&first, &second], 4).await;
     let before = epoch(&first, &sale).await;
-    let lead_to_the_new_one = |proxy: &Proxy| {
-        proxy.set_target(new.clone());
-        proxy.cut();
-    };
-    lead_to_the_new_one(&there);
+    there.lead_to(new.clone());
     wait_for!(epoch(&first, &sale).await >= before + 3);
-    lead_to_the_new_one(&here);
+    here.lead_to(new);
     rush.until_accepted(ENOUGH).await;
     let told = rush.end().await;
     let statuses = first.database.assert_kept(&sale, &told.winners).await;

@@ -13,10 +13,8 @@ const MORE: &str = "
 async fn bought(app: &TestApp, sale: &str) -> Result<Winner, Reply> {
     let shopper = app.shopper();
     let reply = shopper.buy(sale).await;
-    if !reply.is_accepted() {
-        return Err(reply);
-    }
-    Ok((shopper, reply.text("order_id").to_owned()))
+    let order = reply.is_accepted().then(|| reply.text("order_id").to_owned());
+    order.map(|order| (shopper, order)).ok_or(reply)
 }
 
 /// An instance whose way to a server leads through a proxy, and what became of its sale.
@@ -47,7 +45,7 @@ impl Scene {
         let ends = |path: &str| path.ends_with("/close") || path.ends_with("/checkout");
         let routes = routes.filter(|one| (operators || one.who != "operator") && !ends(&one.path));
         let asked = routes.map(async |route| {
-            let response = route.ask(&self.app).bearer(route.token(shopper)).begin().await;
+            let response = route.ask(&self.app).bearer(shopper.token_at(&route.path)).begin().await;
             if response.status().is_success() {
                 return None; // a stream does not end
             }
@@ -92,8 +90,7 @@ impl Scene {
 
     async fn lead_back(&self, home: &Address) {
         self.proxy.set(Fault::None).await;
-        self.proxy.set_target(home.clone());
-        self.proxy.cut();
+        self.proxy.lead_to(home.clone());
     }
 }
 
@@ -166,8 +163,8 @@ async fn a_redis_that_refuses_for_any_reason_is_503_and_passes() {
     let connection = async || redis_connection(&servers.redis.url()).await;
     let operator = Operator(connection().await);
     let snapshot = servers.folder("redis/dump.rdb");
-    let url = format!("redis://{}", proxy.address());
-    let app = TestApp::with_redis(&servers, url, Options::default()).await;
+    let url = format!("redis://{}", proxy.address);
+    let app = TestApp::with_redis(&servers, url).await;
     let mut scene = Scene::new(app, proxy).await;
     for (refusal, begin, end) in OF_REDIS {
         let regular = scene.app.buyer(&scene.sale).await;

@@ -4,11 +4,11 @@ use super::*;
 
 /// More sessions than one address may open at once (60), and what it may open in the meantime.
 const TOO_MANY: usize = 300;
+const SESSIONS: &str = "/api/v1/session";
 
 fn somebody(host: u8) -> Client {
-    let address = std::net::IpAddr::from(Ipv4Addr::new(127, 0, 0, host));
-    let client = Client::builder().local_address(address).build();
-    client.expect("a client")
+    let client = Client::builder().local_address(std::net::IpAddr::from([127, 0, 0, host]));
+    client.build().expect("a client")
 }
 
 /// Opens many sessions at once, each time in the name of another address; how many were refused.
@@ -25,20 +25,16 @@ async fn refused(client: &Client, url: &str) -> usize {
     count(429)
 }
 
-fn direct(deployment: &Deployment) -> String {
-    format!("http://{}/api/v1/session", deployment.addresses[0])
-}
-
 async fn nobody_can_claim_to_be_somebody_else(kind: Kind) {
     let settings = [("RATE_LIMIT", "on"), ("TRUST_PROXY", "127.0.0.1")];
     let deployment = Deployment::start(1, &settings).await;
     let proxy = kind.start(&deployment).await;
-    let through = proxy.url("/api/v1/session");
+    let through = proxy.url(SESSIONS);
     assert!(refused(&somebody(5), &through).await > 0, "{kind:?}");
     let other = somebody(6).post(&through).send().await;
     assert_eq!(other.expect("an answer").status(), 201, "{kind:?}");
     // Past the proxy, claims of an address that is no proxy do not count either.
-    assert!(refused(&somebody(7), &direct(&deployment)).await > 0);
+    assert!(refused(&somebody(7), &deployment.running().url(SESSIONS)).await > 0);
 }
 
 cases! { nobody_can_claim_to_be_somebody_else:
@@ -50,7 +46,7 @@ cases! { nobody_can_claim_to_be_somebody_else:
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_every_peer_is_believed_claims_count() {
     let deployment = Deployment::start(1, &[("RATE_LIMIT", "on"), ("TRUST_PROXY", "on")]).await;
-    assert_eq!(refused(&somebody(8), &direct(&deployment)).await, 0);
+    assert_eq!(refused(&somebody(8), &deployment.running().url(SESSIONS)).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,10 +18,10 @@ impl Stage {
         let targets = [postgres.clone(), postgres, redis];
         let networks = join_all(targets.map(Proxy::start)).await;
         let launch = |postgres: &Proxy, redis: String| {
-            let database = app.database.clone().through(postgres.address());
+            let database = app.database.clone().through(postgres.address);
             TestApp::launch(database, redis, app.prefix.clone(), Options::without_writer())
         };
-        let redis = format!("redis://{}", networks[2].address());
+        let redis = format!("redis://{}", networks[2].address);
         let deaf = launch(&networks[0], app.redis_url.clone());
         let (deaf, cut_off) = tokio::join!(deaf, launch(&networks[1], redis));
         Self { app, deaf, cut_off, networks }
@@ -36,9 +36,7 @@ impl Stage {
     }
 
     async fn hear_nothing(&self) {
-        for network in &self.networks {
-            network.set(Fault::BlackHole).await;
-        }
+        join_all(self.networks.iter().map(|network| network.set(Fault::BlackHole))).await;
     }
 
     async fn finish(self) {
@@ -56,7 +54,8 @@ async fn told_after(stage: &Stage, sale: &str, action: &str) -> Vec<Reply> {
     // Purchases in the queue, in Redis and on the way back when the operator acts.
     let mut rush = Rush::default();
     for _ in 0..40 {
-        let (entrance, sale, told) = (stage.deaf.entrance(), sale.to_owned(), rush.told.clone());
+        let (entrance, sale, told) =
+            (stage.deaf.entrance.clone(), sale.to_owned(), rush.told.clone());
         rush.lanes.spawn(async move {
             while !locked(&told).is_over {
                 let reply = entrance.shopper().buy(&sale).await;

@@ -5,7 +5,7 @@ mod deafness;
 mod rolling;
 mod streams;
 
-use crate::support::{app::while_dropping, events::Events, launch, prelude::*};
+use crate::support::{app::while_dropping, launch, prelude::*};
 use reqwest::Client;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,10 +31,9 @@ impl Kind {
                 let list: Vec<String> = instances.iter().map(SocketAddr::to_string).collect();
                 command.args(["run", "--adapter", "caddyfile", "--config"]);
                 command.arg(folder.join("Caddyfile"));
-                command.env("PROXY_PORT", port.to_string());
-                command.env("INSTANCES", list.join(" "));
-                command
-                    .envs(["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"].map(|name| (name, folder)));
+                command.env("PROXY_PORT", port.to_string()).env("INSTANCES", list.join(" "));
+                let folders = ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"];
+                command.envs(folders.map(|name| (name, folder)));
             }
         }
         command
@@ -83,8 +82,7 @@ impl Deployment {
     pub async fn start(size: usize, more: &[(&'static str, &str)]) -> Self {
         let servers = Servers::shared().await;
         let database = servers.database().await;
-        let prefix = format!("{}:", database.name);
-        let mut home = Home::on(servers, &database, &prefix);
+        let mut home = Home::on(servers, &database, &format!("{}:", database.name));
         home.settings.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
         let mut deployment = Self {
             home,
@@ -115,10 +113,6 @@ impl Drop for Deployment {
             return;
         }
         let going = std::mem::take(&mut self.instances).into_iter().flatten();
-        let ending = async {
-            join_all(going.map(Program::terminate)).await;
-            self.database.clone().drop().await;
-        };
-        while_dropping(ending);
+        while_dropping(join_all(going.map(Program::terminate)));
     }
 }

@@ -2,21 +2,18 @@
 
 use super::*;
 
-async fn follow(proxy: &Program, sale: &str) -> Events {
-    let mut events = Events::of(proxy.ask("GET", &format!("/api/v1/sales/{sale}/events"))).await;
-    events.until(|_| true).await;
-    events
-}
-
 /// A proxy that collected events (nginx: 4 KiB) would let followers wait in vain. An idle stream is
 /// kept alive.
 async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) {
     let mut deployment = Deployment::start(2, &[]).await;
     let proxy = kind.start(&deployment).await;
     let sale = deployment.running().sale(100).await;
+    let follow = || proxy.ask("GET", &format!("/api/v1/sales/{sale}/events"));
     let mut followers = Vec::new();
     for _ in 0..6 {
-        followers.push(follow(&proxy, &sale).await);
+        let mut events = Events::of(follow()).await;
+        events.until(|_| true).await;
+        followers.push(events);
     }
     for idle in &mut followers {
         let mut next = async || idle.block().await.ok().flatten().expect("the stream goes on");
@@ -51,8 +48,7 @@ async fn events_come_at_once_and_from_another_instance_after_a_loss(kind: Kind) 
         lost += 1;
         // What `static/js/sse.js` does: it asks again.
         wait_for!("a fresh picture", {
-            let ask = proxy.ask("GET", &format!("/api/v1/sales/{sale}/events"));
-            let response = ask.0.send().await.ok()?;
+            let response = follow().0.send().await.ok()?;
             (response.status() == 200).then_some(())?;
             let (_, event) = Events::from(response).try_next().await.ok()??;
             (event["remaining"] == 95).then_some(())

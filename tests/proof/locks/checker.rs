@@ -5,7 +5,6 @@ mod history;
 mod workload;
 
 use super::nodes::{apart, forget};
-use super::zookeeper::proxied;
 use crate::support::proxy::{Address, Fault, Lost, Proxy};
 use crate::support::{Servers, locks::*, random::Random};
 use history::*;
@@ -45,14 +44,10 @@ fn assert_sound(history: &[Holding]) {
     assert_eq!(check(history), Violations::default());
 }
 
-async fn proxied_redis(socket: impl Into<std::path::PathBuf>) -> (Proxy, Line) {
-    let proxy = Proxy::start(Address::Unix(socket.into())).await;
-    let line = slow_line(&format!("redis://{}", proxy.address()));
+async fn proxied_redis(server: &RedisServer) -> (Proxy, Line) {
+    let proxy = Proxy::start(Address::Unix(server.socket())).await;
+    let line = slow_line(&format!("redis://{}", proxy.address));
     (proxy, line)
-}
-
-async fn proxied_shared_redis() -> (Proxy, Line) {
-    proxied_redis(Servers::shared().await.redis.socket()).await
 }
 
 async fn leased_line() -> (Line, Duration) {
@@ -76,7 +71,7 @@ async fn cuts_and_lost_replies(workload: &Workload, proxy: &Proxy, to: &'static 
         if random.chance(0.5) {
             proxy.cut();
         } else {
-            proxy.set(Fault::LoseReplies { which: Lost::Next(1), to }).await;
+            proxy.set(Fault::LoseReplies(Lost::Next(1), to)).await;
         }
     }
 }
@@ -140,7 +135,7 @@ async fn checker_token_a_client_that_stops_when_told_is_alone() {
 
 #[tokio::test]
 async fn checker_token_amid_cuts_and_lost_replies() {
-    let (proxy, line) = proxied_shared_redis().await;
+    let (proxy, line) = proxied_redis(&Servers::shared().await.redis).await;
     let lease = lease_on(&line).await * 2;
     let workload = steady("cuts");
     let token = |_| TokenLock::new(line.another_connection(), lease).fenced();
@@ -152,7 +147,7 @@ async fn checker_token_amid_cuts_and_lost_replies() {
 
 #[tokio::test]
 async fn checker_reentrant_with_watchdog_amid_cuts_and_lost_replies() {
-    let (proxy, line) = proxied_shared_redis().await;
+    let (proxy, line) = proxied_redis(&Servers::shared().await.redis).await;
     let lease = lease_on(&line).await;
     // Longer than the lease now and then: the watchdog has work.
     let workload = steady("watchdog").working(only_client_0(Work::For(lease * 2), 1..8));
@@ -164,7 +159,7 @@ async fn checker_reentrant_with_watchdog_amid_cuts_and_lost_replies() {
 
 #[tokio::test]
 async fn checker_reentrant_that_is_cut_off_is_told_and_alone() {
-    let (proxy, of_client_0) = proxied_shared_redis().await;
+    let (proxy, of_client_0) = proxied_redis(&Servers::shared().await.redis).await;
     let lines = [of_client_0, line("client").await];
     let lease = lease_on(&lines[1]).await;
     let workload = told("cut-off");
@@ -188,7 +183,7 @@ async fn checker_redlock_amid_cuts_to_a_minority() {
     let nodes = three().await;
     let mut all = lines("client", nodes).await;
     let lease = lease_on(&all[1]).await * 2;
-    let (proxy, line) = proxied_redis(nodes[0].socket()).await;
+    let (proxy, line) = proxied_redis(&nodes[0]).await;
     all[0] = line;
     let workload = steady("minority");
     let redlock = |_| Redlock::new(apart(&all), lease);
@@ -215,7 +210,8 @@ async fn checker_advisory_amid_pauses_never_two() {
 
 #[tokio::test]
 async fn checker_zookeeper_amid_cuts() {
-    let (proxy, cluster) = proxied(zookeeper!()).await;
+    let proxy = Proxy::start(Address::Tcp(zookeeper!().address())).await;
+    let cluster = proxy.address.to_string();
     let cuts = async {
         loop {
             sleep(Duration::from_millis(400)).await;
@@ -232,8 +228,8 @@ async fn checker_zookeeper_amid_cuts() {
 async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
     let server = zookeeper!();
     let session = session_on(&line("pace").await).await;
-    let (proxy, cluster) = proxied(server).await;
-    let clusters = [cluster, server.cluster()];
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let clusters = [proxy.address.to_string(), server.cluster()];
     for _ in 0..10 {
         let longest_pause = Cell::default();
         let workload = told("zk-cut-off");

@@ -20,13 +20,11 @@ async fn all_free(lines: &[Line], name: &str) {
     }
 }
 
-pub async fn forget(node: &RedisServer) -> Instant {
+pub async fn forget(node: &RedisServer) {
     let pid = node.pid();
     node.kill();
     wait_for!(node.pid().is_some_and(|now| Some(now) != pid));
-    let dead = Instant::now();
     node.wait_ready().await.expect("redis");
-    dead
 }
 
 #[tokio::test]
@@ -70,8 +68,7 @@ async fn a_release_on_nodes_that_have_forgotten_is_none() {
     let reentrant = held(&ReentrantLock::new(all[0].clone(), LEASE), &of_reentrant).await;
     let multi = held(&MultiLock::new(apart(&all), LEASE), &of_multi).await;
     let redlock = held(&Redlock::new(apart(&all), LEASE), &of_redlock).await;
-    forget(&nodes[0]).await;
-    forget(&nodes[1]).await;
+    join_all(nodes[..2].iter().map(forget)).await;
     let b = lines("b", &nodes[..1]).await.remove(0);
     let theirs = held(&TokenLock::new(b.clone(), LEASE), &of_token).await;
     let theirs_too = held(&ReentrantLock::new(b, LEASE), &of_reentrant).await;
@@ -105,8 +102,7 @@ async fn several_nodes_are_renewed_and_the_holder_learns_when_a_majority_forgets
     // Of another client's nodes a minority is down: the lock is taken, and that is no error.
     let with_a_dead_one = [&all[..2], &[unreachable_line()]].concat();
     assert!(is_contended(&Redlock::new(with_a_dead_one, LEASE), &name).await);
-    forget(&nodes[0]).await;
-    forget(&nodes[1]).await;
+    join_all(nodes[..2].iter().map(forget)).await;
     let why = soon("it is told", guard.lost()).await;
     assert!(matches!(why, Why::NotOurs | Why::LeaseOver), "{why:?}");
 }

@@ -18,11 +18,8 @@ async fn watched(client_name: &str) -> (Sql, Arc<Interceptor>) {
     (client(client_name, 2).await.watched_by(interceptor.clone()), interceptor)
 }
 
-macro_rules! value {
-    ($on:expr, $query:expr, $values:expr) => {{
-        let row: Result<Option<(_,)>, _> = $on.row($query, $values).await;
-        row.expect("postgres").expect("a row").0
-    }};
+async fn value<T>(row: impl Future<Output = sqlx::Result<Option<(T,)>>>) -> T {
+    row.await.expect("postgres").expect("a row").0
 }
 
 #[tokio::test]
@@ -33,7 +30,7 @@ async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
     let guard = held(&a, &name).await;
     assert!(is_contended(&b, &name).await);
     let unlock = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
-    let unlocked: bool = value!(client("c", 1).await, unlock, (name.clone(),));
+    let unlocked: bool = value(client("c", 1).await.row(unlock, (&name,))).await;
     assert!(!unlocked, "nobody else's to unlock");
     assert!(is_contended(&b, &name).await);
     turned_away(acquiring(b.clone(), &name, SHORT)).await;
@@ -49,7 +46,7 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
     let lock = AdvisoryLock::new(sql.clone());
     let count = "SELECT count(*) FROM lab.fenced WHERE name = $1";
     let write = "INSERT INTO lab.fenced (name, newest, value) VALUES ($1, 1, '')";
-    for (commit, expected) in [(false, 0_i64), (true, 1)] {
+    for (commit, expected) in [(false, 0), (true, 1)] {
         let guard = held(&lock, &name).await;
         let mut lent = guard.transaction().await.expect("the transaction");
         lent.run(write, (&name,)).await.expect("postgres");
@@ -61,8 +58,7 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
             // The pool rolls back when it gets to it; the next acquire would be turned away.
             wait_for!(!is_contended(&lock, &name).await);
         }
-        let written: i64 = value!(sql, count, (&name,));
-        assert_eq!(written, expected);
+        assert_eq!(value::<i64>(sql.row(count, (&name,))).await, expected);
     }
 }
 
@@ -75,7 +71,7 @@ async fn advisory_a_dead_connection_frees_the_lock_and_tells_the_holder() {
         let (name, case) = (name("advisory-cut"), format!("lent out: {is_lent_out}"));
         let guard = held(&lock, &name).await;
         let mut lent = guard.transaction().await.expect("the transaction");
-        let pid: i32 = value!(lent, "SELECT pg_backend_pid()", ());
+        let pid: i32 = value(lent.row("SELECT pg_backend_pid()", ())).await;
         let mut lent = is_lent_out.then_some(lent);
         let lost = guard.lost();
         assert!(is_contended(&lock, &name).await && !lost.is_lost(), "{case}");
@@ -97,13 +93,9 @@ async fn an_acquire_that_is_given_up_leaves_nothing() {
     let [advisory, table] = ["advisory", "table"].map(name);
     let (sql, interceptor) = watched("a").await;
     let answered = interceptor.hold_after("advisory_xact_lock");
-    let asking = acquiring(AdvisoryLock::new(sql.clone()), &advisory, ONCE);
-    answered.reached().await;
-    asking.abort();
+    given_up(acquiring(AdvisoryLock::new(sql.clone()), &advisory, ONCE), answered).await;
     let answered = interceptor.hold_after("INSERT INTO lab.locks");
-    let asking = acquiring(TableLock::new(sql, LEASE), &table, ONCE);
-    answered.reached().await;
-    asking.abort();
+    given_up(acquiring(TableLock::new(sql, LEASE), &table, ONCE), answered).await;
     let b = client("b", 1).await;
     drop(held_soon(&TableLock::new(b.clone(), LEASE), &table).await);
     drop(held_soon(&AdvisoryLock::new(b), &advisory).await);
@@ -142,8 +134,7 @@ async fn advisory_what_was_lent_comes_back_without_the_lock() {
         let name = name("advisory-returned");
         let guard = held(&lock, &name).await;
         let mut lent = guard.transaction().await.expect("the transaction");
-        let locks: i64 = value!(lent, LOCKS, ());
-        assert_eq!(locks, 1, "{ending}");
+        assert_eq!(value::<i64>(lent.row(LOCKS, ())).await, 1, "{ending}");
         if ending == "drop amid a statement" {
             let mut statement = Box::pin(lent.run("SELECT pg_sleep(0.3)", ()));
             assert!(futures_util::poll!(&mut statement).is_pending());
@@ -155,8 +146,7 @@ async fn advisory_what_was_lent_comes_back_without_the_lock() {
             "roll back" => assert_eq!(guard.roll_back().await.expect(ending), Released::Freed),
             _ => drop(guard),
         }
-        let locks: i64 = value!(sql, LOCKS, ());
-        assert_eq!(locks, 0, "{ending}");
+        assert_eq!(value::<i64>(sql.row(LOCKS, ())).await, 0, "{ending}");
         freed(held_soon(&other, &name).await).await;
     }
 }

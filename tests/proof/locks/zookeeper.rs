@@ -13,24 +13,19 @@ fn lock(server: &ZooKeeperServer) -> ZooKeeperLock {
 }
 
 /// It has been held, so that its queue is there.
-async fn watched(cluster: &str, name: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
+async fn watched(zoo: Zoo, name: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
     let interceptor = Interceptor::new();
-    let lock = ZooKeeperLock::new(Zoo::new(cluster, LONG).watched_by(interceptor.clone()));
+    let lock = ZooKeeperLock::new(zoo.watched_by(interceptor.clone()));
     freed(held(&lock, name).await).await;
     (lock, interceptor)
-}
-
-pub async fn proxied(server: &ZooKeeperServer) -> (Proxy, String) {
-    let proxy = Proxy::start(Address::Tcp(server.address())).await;
-    let cluster = proxy.address().to_string();
-    (proxy, cluster)
 }
 
 #[tokio::test]
 async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in() {
     let (server, name) = zookeeper!("zk-session");
-    let (proxy, cluster) = proxied(server).await;
-    let guard = held(&ZooKeeperLock::new(Zoo::new(&cluster, SESSION)), &name).await;
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let proxied = ZooKeeperLock::new(Zoo::new(&proxy.address.to_string(), SESSION));
+    let guard = held(&proxied, &name).await;
     let lost = guard.lost();
     proxy.set(Fault::BlackHole).await;
     let told = tokio::spawn(async move { (lost.await, Instant::now()) });
@@ -47,8 +42,8 @@ async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in(
 #[tokio::test]
 async fn zookeeper_a_short_break_costs_nothing() {
     let (server, name) = zookeeper!("zk-break");
-    let (proxy, cluster) = proxied(server).await;
-    let (lock, interceptor) = watched(&cluster, &name).await;
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let (lock, interceptor) = watched(Zoo::new(&proxy.address.to_string(), LONG), &name).await;
     let guard = held(&lock, &name).await;
     proxy.cut();
     let accepted = proxy.counts().accepted;
@@ -67,8 +62,8 @@ async fn zookeeper_a_short_break_costs_nothing() {
 #[tokio::test]
 async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
     let (server, name) = zookeeper!("zk-under-way");
-    let (proxy, cluster) = proxied(server).await;
-    let (lock, interceptor) = watched(&cluster, &name).await;
+    let proxy = Proxy::start(Address::Tcp(server.address())).await;
+    let (lock, interceptor) = watched(Zoo::new(&proxy.address.to_string(), LONG), &name).await;
     let swallow = async |request: Breakpoint| {
         request.reached().await;
         proxy.set(Fault::BlackHole).await;
@@ -91,11 +86,9 @@ async fn zookeeper_a_request_that_is_under_way_when_the_connection_ends() {
 #[tokio::test]
 async fn zookeeper_an_acquire_that_is_given_up_leaves_no_orphan() {
     let (server, name) = zookeeper!("zk-orphan");
-    let (a, interceptor) = watched(&server.cluster(), &name).await;
+    let (a, interceptor) = watched(Zoo::new(&server.cluster(), LONG), &name).await;
     let answered = interceptor.hold_after("create");
-    let asking = acquiring(a, &name, SOON);
-    answered.reached().await;
-    asking.abort();
+    given_up(acquiring(a, &name, SOON), answered).await;
     let _next = held_soon(&lock(server), &name).await;
 }
 
@@ -132,7 +125,7 @@ async fn only_one_is_left(client: &Client, prefix: &str, case: &str) {
 async fn one_place(server: &ZooKeeperServer, network: &Client, arrives_before: bool, ending: &str) {
     let case = format!("before: {arrives_before}, {ending}");
     let name = name("zk-two");
-    let (lock_of_a, interceptor) = watched(&server.cluster(), &name).await;
+    let (lock_of_a, interceptor) = watched(Zoo::new(&server.cluster(), LONG), &name).await;
     let other = lock(server);
     let gives_up = ending == "give up";
     let first = if gives_up { Some(held(&other, &name).await) } else { None };
@@ -176,10 +169,8 @@ async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
     let (server, name) = zookeeper!("zk-earlier");
     // To the servers it is alive: here another client's, which nothing of ours can end.
     let earlier = Client::connect(&server.cluster()).await.expect("a session");
-    let interceptor = Interceptor::new();
-    let zoo = Zoo::new(&server.cluster(), LONG).watched_by(interceptor.clone());
-    let lock = ZooKeeperLock::new(zoo.clone());
-    freed(held(&lock, &name).await).await;
+    let zoo = Zoo::new(&server.cluster(), LONG);
+    let (lock, interceptor) = watched(zoo.clone(), &name).await;
     interceptor.fail("create", 1); // to our client; in truth it is on its way
     let looking = interceptor.hold("sync");
     interceptor.fail("ls", 1);
@@ -199,7 +190,7 @@ async fn zookeeper_a_node_of_an_earlier_session_is_not_taken_for_ours() {
 #[tokio::test]
 async fn zookeeper_syncs_before_it_looks_for_its_node() {
     let (server, name) = zookeeper!("zk-sync");
-    let (lock, interceptor) = watched(&server.cluster(), &name).await;
+    let (lock, interceptor) = watched(Zoo::new(&server.cluster(), LONG), &name).await;
     let before = interceptor.texts().len();
     interceptor.lose("create", 1);
     interceptor.lose("delete", 1);

@@ -106,8 +106,7 @@ async fn the_window_and_the_stock_are_said_first() {
     let shopper = app.shopper();
     shopper.refused(&later, "not_open").await;
     let reply = shopper.post(&path(&later)).await;
-    reply.assert_problem(409, "waiting_room_not_open");
-    let wait: u64 = reply.header("retry-after").parse().expect("seconds");
+    let wait = reply.assert_told_when(409, "waiting_room_not_open");
     assert!((3_500..=3_540).contains(&wait), "{wait}");
     reply.text("opens_at");
     let unknown = "123456789";

@@ -14,8 +14,7 @@ async fn opening(app: &TestApp, other: &TestApp) -> (Vec<u8>, bool) {
     }
     assert_eq!(field::<Vec<u8>>(app, &sale, "seed").await, None, "nobody can know it yet");
     draw_now(app, &sale).await;
-    let places = join_all(people.iter().map(|shopper| until(shopper, &sale, "waiting"))).await;
-    let places = places.iter().map(|place| place["position"].as_u64().expect("a position") - 1);
+    let places = positions(&people, &sale).await.into_iter().map(|position| position - 1);
     let seed: Vec<u8> = field(app, &sale, "seed").await.expect("a seed");
     let draw = Draw::new(seed[..].try_into().expect("32 bytes"), PEOPLE as u64);
     let is_drawn = (0..PEOPLE as u64).map(|arrival| draw.place(arrival)).eq(places);

@@ -2,11 +2,6 @@
 
 use super::*;
 
-async fn positions(people: &[Shopper], sale: &str) -> Vec<u64> {
-    let places = join_all(people.iter().map(|shopper| until(shopper, sale, "waiting"))).await;
-    places.iter().map(|place| place["position"].as_u64().expect("a place")).collect()
-}
-
 /// Their instance goes, and Redis comes back with its data: nobody loses their place.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn places_outlive_the_instance_that_gave_them_and_a_restart_of_redis() {
@@ -21,15 +16,8 @@ async fn places_outlive_the_instance_that_gave_them_and_a_restart_of_redis() {
     let people: Vec<Shopper> = people.iter().map(|shopper| shopper.at(&app)).collect();
     until(&people[0], &sale, "waiting").await;
     assert_eq!(positions(&people, &sale).await, before);
-    servers.redis.kill(); // it is started again
-    wait_for!("the place is back, and nothing wrong is said until then", {
-        let place = look(&people[0], &sale).await;
-        if place.status == 200 {
-            return Some(());
-        }
-        assert_shed(&place);
-        None
-    });
+    servers.redis.kill(); // it is started again, and until then nothing wrong is said
+    until_told(async || look(&people[0], &sale).await).await.assert(200);
     assert_eq!(positions(&people, &sale).await, before);
 }
 

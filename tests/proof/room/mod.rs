@@ -6,8 +6,8 @@ mod faults;
 mod scripts;
 mod turns;
 
-use crate::faults::own_pair;
-use crate::support::{events::Events, plant::*, prelude::*};
+use crate::faults::{arm, own_pair};
+use crate::support::{plant::*, prelude::*};
 
 /// When a room's sale opens, in seconds from now.
 const SOON: i64 = -1;
@@ -42,7 +42,12 @@ async fn until(shopper: &Shopper, sale: &str, state: &str) -> Value {
     })
 }
 
-async fn admission(shopper: &Shopper, sale: &str) -> String {
+async fn positions(people: &[Shopper], sale: &str) -> Vec<u64> {
+    let places = join_all(people.iter().map(|shopper| until(shopper, sale, "waiting"))).await;
+    places.iter().map(|place| place["position"].as_u64().expect("a position")).collect()
+}
+
+pub async fn admission(shopper: &Shopper, sale: &str) -> String {
     join(shopper, sale).await;
     until(shopper, sale, "turn").await["admission_token"].as_str().expect("a token").to_owned()
 }

@@ -144,8 +144,7 @@ async fn live(redis: MultiplexedConnection) {
                 room.advance(&mut random, 1_000, 5).await;
             }
         };
-        let turns = tokio::time::timeout(TEST_TIMEOUT, turns).await;
-        turns.expect("turns begin");
+        tokio::time::timeout(TEST_TIMEOUT, turns).await.expect("turns begin");
     }
 }
 

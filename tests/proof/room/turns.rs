@@ -86,8 +86,7 @@ async fn a_pause_holds_the_queue_and_then_somebody_far_behind_has_an_estimate() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_joins_has_a_place_whatever_is_known_of_the_room() {
     let app = TestApp::start().await;
-    let points = "room.joining=pause:1500*always;room.advanced=pause:300*always";
-    app.services.fail_points.set(points).expect("points");
+    arm(&app, "room.joining=pause:1500*always;room.advanced=pause:300*always");
     let sale = sale(&app, 5, 0, json!({})).await;
     let join = |shopper: Shopper| shopper.ask("POST", &path(&sale)).into_future();
     for place in all_at_once(app.shoppers(8).into_iter().map(join)).await {

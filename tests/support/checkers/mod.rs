@@ -197,16 +197,13 @@ impl Case<'_> {
 
     /// Its first answer got lost, so no process has a copy of the order.
     fn only_a_retry_names(&self, one: &Operation) -> bool {
-        let attempts = || {
-            self.operations().iter().filter(|other| {
-                other.kind == Kind::Buy && (other.user, other.sale) == (one.user, one.sale)
-            })
-        };
-        let unanswered =
-            |other: &Operation| other.answer.leaves_open_whether() && other.is_before(one);
-        let accepted =
-            |other: &Operation| (other.answer, other.order) == (Answer::Accepted, one.order);
-        attempts().any(unanswered) && !attempts().any(accepted)
+        let (mut unanswered, mut accepted) = (false, false);
+        let is_theirs = |other: &&Operation| (other.user, other.sale) == (one.user, one.sale);
+        for other in self.evidence.history.of_kind(Kind::Buy).filter(is_theirs) {
+            unanswered |= other.answer.leaves_open_whether() && other.is_before(one);
+            accepted |= (other.answer, other.order) == (Answer::Accepted, one.order);
+        }
+        unanswered && !accepted
     }
 }
 

@@ -25,8 +25,7 @@ pub(super) fn only_while_open(case: &Case, found: &mut Found) {
         };
         if let Some(pause) = pauses.iter().find(inside) {
             let [from, until] = [pause.from, pause.until].map(|at| at as f64 / 1e6);
-            found
-                .push(format!("{one}, while the sale was paused from {from:.3} s to {until:.3} s"));
+            found.push(format!("{one}, while the sale was paused, {from:.3} s to {until:.3} s"));
         }
     }
     for row in &case.evidence.rows {

@@ -16,7 +16,7 @@ pub use std::{sync::Arc, time::Duration};
 pub use tokio::time::{Instant, sleep, sleep_until, timeout};
 pub use tokio::{sync::OnceCell, task::JoinHandle};
 
-use super::{Servers, app::eventually, say};
+use super::{Servers, app::eventually};
 
 pub const SOON: Duration = Duration::from_secs(10);
 pub const ONCE: Duration = Duration::ZERO;
@@ -87,22 +87,19 @@ pub async fn pool(connections: u32) -> sqlx::PgPool {
 
 /// The ZooKeeper that tests share; `None`, and a message, where there is none.
 pub async fn zookeeper() -> Option<&'static ZooKeeperServer> {
-    static SERVER: OnceCell<Option<ZooKeeperServer>> = OnceCell::const_new();
+    static SERVER: OnceCell<Result<ZooKeeperServer, String>> = OnceCell::const_new();
     let start = async || {
-        if let Err(error) = ZooKeeperServer::check().await {
-            say(&format!("NO ZOOKEEPER, ITS LOCK IS NOT EXERCISED: {error}"));
-            return None;
-        }
+        ZooKeeperServer::check().await.map_err(|why| why.to_string())?;
         let folder = Servers::shared().await.folder("zookeeper");
         let tick = Duration::from_millis(100);
         let server = ZooKeeperServer::start(&folder, ZooKeeperSettings { tick }).await;
-        Some(server.expect("zookeeper starts"))
+        Ok(server.expect("zookeeper starts"))
     };
-    let server = SERVER.get_or_init(start).await;
-    if server.is_none() {
-        super::not_exercised(std::thread::current().name().unwrap_or("the lock of ZooKeeper"));
-    }
-    server.as_ref()
+    let missing = |why: &&String| {
+        let test = std::thread::current();
+        super::not_exercised(&format!("{}: {why}", test.name().unwrap_or("ZooKeeper's lock")));
+    };
+    SERVER.get_or_init(start).await.as_ref().inspect_err(missing).ok()
 }
 
 pub async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
@@ -126,6 +123,12 @@ pub async fn let_in<G: Guard>(asking: Acquiring<G>) -> G {
 
 pub async fn turned_away<G: Guard>(asking: Acquiring<G>) {
     assert!(answered(asking).await.is_none(), "it has the lock");
+}
+
+/// Once it has got there, nobody waits any more for this acquire.
+pub async fn given_up<G>(asking: Acquiring<G>, there: Breakpoint) {
+    there.reached().await;
+    asking.abort();
 }
 
 /// A lease passes while an acquire waits here: it cannot know any more whether it has the lock.
@@ -152,12 +155,9 @@ pub async fn held_soon<L: Lock>(lock: &L, name: &str) -> L::Guard {
 }
 
 pub async fn is_contended<L: Lock>(lock: &L, name: &str) -> bool {
-    let acquired = lock.acquire(name, ONCE).await.expect(name).held();
-    let is_contended = acquired.is_none();
-    if let Some(guard) = acquired {
-        let _ = guard.release().await.expect("release");
-    }
-    is_contended
+    let Some(guard) = lock.acquire(name, ONCE).await.expect(name).held() else { return true };
+    let _ = guard.release().await.expect("release");
+    false
 }
 
 pub async fn released(guard: impl Guard) -> Released {

@@ -89,8 +89,7 @@ fn holding(row: &str) -> Holding {
 
 #[test]
 fn the_checker_finds_what_is_planted_and_nothing_else() {
-    let (alone, two, three) = ((0, 0), (1, 0), (3, 0));
-    let out_of_order = (0, 1);
+    let (alone, two, three, out_of_order) = ((0, 0), (1, 0), (3, 0), (0, 1));
     for (case, holdings, (two_holders, numbers_out_of_order)) in [
         ("in turns", "1 0 10 1, 2 10 20 2, 1 25 30 3", alone),
         ("inside", "1 0 100 1, 2 40 50 2, 3 200 201 3", two),

@@ -98,21 +98,18 @@ impl Workload {
     }
 
     pub async fn until_held_by(&self, clients: std::ops::Range<usize>) {
-        let mut turns = self.turns.subscribe();
-        let held = turns.wait_for(|turns| turns[clients.clone()].iter().any(|turn| turn.is_on));
-        held.await.expect("a sender");
+        let holds = |turns: &[Turn; CLIENTS]| turns[clients.clone()].iter().any(|turn| turn.is_on);
+        self.turns.subscribe().wait_for(holds).await.expect("a sender");
     }
 
     pub async fn until_given_up_by(&self, client: usize) {
-        let mut turns = self.turns.subscribe();
-        turns.wait_for(|turns| !turns[client].is_on).await.expect("a sender");
+        self.turns.subscribe().wait_for(|turns| !turns[client].is_on).await.expect("a sender");
     }
 
     pub async fn until_a_turn_begins(&self) {
         let now = Instant::now();
         let begins = |turn: &Turn| turn.begun.is_some_and(|begun| begun > now);
-        let mut turns = self.turns.subscribe();
-        turns.wait_for(|turns| turns.iter().any(begins)).await.expect("a sender");
+        self.turns.subscribe().wait_for(|turns| turns.iter().any(begins)).await.expect("a sender");
     }
 
     pub fn fault_is_over(&self) {
@@ -148,10 +145,7 @@ impl Workload {
                 }
             }
         };
-        tokio::select! {
-            due = working => Some(due),
-            () = self.stop.cancelled() => None,
-        }
+        self.stop.run_until_cancelled(working).await
     }
 
     async fn client(&self, client: usize, lock: impl Lock) {
@@ -171,9 +165,8 @@ impl Workload {
 
     async fn hold(&self, client: usize, guard: &impl Guard, work: Work) -> Holding {
         let begun = Instant::now();
-        self.turns.send_modify(|turns| {
-            (turns[client].begun, turns[client].is_on) = (Some(begun), true);
-        });
+        let turn = Turn { begun: Some(begun), is_on: true };
+        self.turns.send_modify(|turns| turns[client] = turn);
         let working = async { self.work(client, work, begun).await.unwrap_or(begun) };
         let end = match self.trust {
             Trust::Blind => {
