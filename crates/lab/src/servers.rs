@@ -36,7 +36,7 @@ pub struct Servers {
     /// More Redis nodes, by their number, while they are needed.
     nodes: Spares<RedisServer>,
     zookeeper: Spares<OwnZooKeeper>,
-    /// Tests do not wait that long.
+    /// See [`IDLE_LIMIT`]; tests do not wait that long.
     pub idle_limit: Duration,
     /// See [`interleaving::FIRST_WAIT`].
     pub first_wait: Duration,

@@ -36,7 +36,7 @@ impl PauseDetector {
         Self { missing, _ticking: AbortOnDropHandle::new(ticking) }
     }
 
-    /// The stage kept everybody waiting for so long.
+    /// So long took what should come at once.
     pub fn note(&self, took: Duration) {
         note(&self.missing, took);
     }
@@ -48,10 +48,17 @@ impl PauseDetector {
     }
 }
 
-/// Something took so long that should have taken one tick.
+/// Something took so long that should have taken one tick. What two notice is missing once.
 fn note(missing: &Mutex<Vec<(Instant, Duration)>>, took: Duration) {
     // A scheduler is a little late each time.
-    if took > TICK * 2 {
-        missing.lock().push((Instant::now(), took - TICK));
+    if took <= TICK * 2 {
+        return;
     }
+    let mut missing = missing.lock();
+    let now = Instant::now();
+    let mut from = now - (took - TICK);
+    while let Some((over, delay)) = missing.pop_if(|(over, _)| *over > from) {
+        from = from.min(over - delay);
+    }
+    missing.push((now, now - from));
 }

@@ -1,6 +1,6 @@
 //! Plays that were recorded, for machines on which a lesson's servers are missing.
 //!
-//! `RECORD=1 cargo test --test it -- lessons::recorded` plays such a lesson and writes its file.
+//! `RECORD=1 cargo test --test it -- the_recorded_play` plays such a lesson and writes its file.
 
 use super::lesson::Lesson;
 use super::timeline::{Ending, Event, Timeline};

@@ -163,7 +163,8 @@ impl Client {
     async fn let_pass(&self, waiting: Waiting, verdict: Verdict, step: Name) -> Result<Reply> {
         let Waiting { sent, decide } = waiting;
         let is_staged = !matches!(verdict, Verdict::Go);
-        // Of a request that its client gives up, only this is heard: the sender is dropped with it.
+        // Of a request that its client gives up, only this is heard: the sender is dropped with
+        // it. One that is never replied to is no pause: that may be the defect.
         let (done, is_done) = oneshot::channel();
         let tells = Box::pin(async { done.send(()).unwrap_or_default() });
         let verdict = if is_staged { verdict } else { Verdict::GoThenWait(tells) };
