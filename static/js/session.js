@@ -36,9 +36,12 @@ async function find() {
   }
 }
 
+/** Two tabs of a first visit must not open a session each. (Without https there are no locks.) */
+const inTurn = (work) => (navigator.locks ? navigator.locks.request(MARKER, work) : work());
+
 /** The visitor's session; opened when there is none. A failure is not remembered: the next call tries again. */
 export function session() {
-  current ??= find().catch((problem) => { current = null; throw problem; });
+  current ??= inTurn(find).catch((problem) => { current = null; throw problem; });
   return current;
 }
 
@@ -49,8 +52,8 @@ export async function shop(method, path, options) {
     return await call(method, path, options);
   } catch (problem) {
     if (problem.status !== 401) throw problem;
-    current = open().catch((again) => { current = null; throw again; });
-    await current;
+    current = null;
+    await session();
     return call(method, path, options);
   }
 }
