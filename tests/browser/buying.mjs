@@ -150,9 +150,7 @@ export function buying(stage) {
     it('already yours: an order of another tab, and of an earlier visit', async () => {
       const sale = await stage.server.sale();
       const page = await stage.visit({ expected: REFUSED });
-      const looked = page.waitForResponse('**/api/v1/orders'); // and found none
-      await page.goto(`/sales/${sale.id}`);
-      await looked;
+      await Promise.all([page.waitForResponse('**/api/v1/orders'), page.goto(`/sales/${sale.id}`)]); // and found none
       await state(page, 'ready');
       await page.context().addInitScript(() => { delete globalThis.BroadcastChannel; }); // as in another browser of the same person
       const other = await page.context().newPage();

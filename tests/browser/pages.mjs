@@ -301,7 +301,7 @@ export function pages(stage) {
     const [ran] = await Promise.all([page.evaluate(() => {
       document.body.append(Object.assign(document.createElement('script'), { textContent: 'globalThis.ran = true' }));
       return globalThis.ran === true;
-    }), page.waitForEvent('console')]);
+    }), page.waitForEvent('console', (message) => /Content Security Policy|policy:/.test(message.text()))]);
     assert.equal(ran, false);
     assert.throws(() => page.verify(), /Content Security Policy|policy:/, 'and a page that tried would be noticed by these tests');
     await page.context().close();

@@ -157,8 +157,11 @@ export function payments(stage) {
       await tab.goto(`/sales/${sale.id}`);
       await server.provider.faults({ webhook_delay_ms: 3000 });
       await pay(page);
-      await Promise.all([says(tab, en['say.pending_payment_pending']), decide(page, 'confirm')]); // the shop asks by itself after five seconds
-      await shows(page, en['status.pending_payment_pending']);
+      const decided = async () => { // the shop asks by itself after five seconds
+        await decide(page, 'confirm');
+        await shows(page, en['status.pending_payment_pending']);
+      };
+      await Promise.all([says(tab, en['say.pending_payment_pending']), decided()]);
       const marker = await page.evaluate(() => (globalThis.here = Math.random()));
       await shows(page, 'Paid');
       assert.equal(await page.evaluate(() => globalThis.here), marker, 'without a reload');

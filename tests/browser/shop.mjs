@@ -35,6 +35,27 @@ export function shop(stage) {
       await page.leave();
     });
 
+    it('has one session, however many tabs a first visit opens', async () => {
+      const sale = await stage.server.sale();
+      const page = await stage.visit();
+      const opened = [];
+      await page.context().route('**/api/v1/session', async (route) => {
+        if (route.request().method() === 'POST') opened.push(route);
+        else await route.continue();
+      });
+      const tabs = [page, await page.context().newPage(), await page.context().newPage()];
+      for (const tab of tabs) await tab.goto(`/sales/${sale.id}`);
+      for (const tab of tabs) await state(tab, 'ready');
+      await eventually(() => opened.length > 0, 'a session');
+      await page.click('#buy[data-action="buy"]'); // everybody has asked for a session by now
+      await state(page, 'buying');
+      assert.equal(opened.length, 1);
+      await opened[0].continue();
+      for (const tab of tabs) await state(tab, 'pending_payment');
+      assert.equal(opened.length, 1);
+      await page.leave();
+    });
+
     it('hears at once that the connection has gone, and what came of a click meanwhile, without another one', async () => {
       const sale = await stage.server.sale({ per_user_limit: 3 });
       const page = await open(sale, { expected: LOST });

@@ -170,7 +170,7 @@ export async function visitor(browser, server, { locale = 'en-US', theme = 'ligh
   page.verify = () => assert.deepEqual(complaints.filter((one) => !expected.some((part) => one.includes(part))), []);
   page.leave = async () => {
     page.verify();
-    await page.unrouteAll({ behavior: 'ignoreErrors' }); // of a question that is still on its way, a closed page wants no answer
+    await page.unrouteAll({ behavior: 'ignoreErrors' }); // of a question that is still on its way, a closed page wants no answer, so no handler may assert
     await context.close();
   };
   return page;
