@@ -23,6 +23,7 @@ pub struct Plan {
     pub planted: How,
 }
 
+/// After healing an instance sells again, after its start a process answers.
 pub const SERVES_WITHIN: Duration = Duration::from_secs(15);
 /// Traffic below this proves nothing: operations and accepted purchases for each second.
 const LEAST_OPERATIONS: usize = 50;

@@ -234,7 +234,7 @@ impl Model {
         };
         found.2 = false;
         self.remaining += 1;
-        // Spent orders are kept for their key's sake, the newest eight of them.
+        // Spent orders are kept for their key's sake, the newest eight; one is new at most.
         held.retain(|(_, key, live)| *live || *key != 0);
         let spent: Vec<usize> = (0..held.len()).filter(|place| !held[*place].2).collect();
         if spent.len() > 8 {

@@ -114,7 +114,7 @@ async fn commands_work_without_a_server_and_beside_one() {
     let printed = home.run("tokens --users 3").await.assert_done().json();
     assert_eq!(printed.as_array().map(Vec::len), Some(3));
     assert_eq!(home.run("migrate").await.assert_done().stdout, "the schema is up to date\n");
-    assert_eq!(audits(&home, "").await, [""; 0]);
+    assert!(audits(&home, "").await.is_empty());
     for _ in 0..2 {
         assert_eq!(home.run("seed").await.assert_done().stdout, "4 demo sales are there\n");
     }
@@ -240,7 +240,7 @@ async fn one_process_takes_orders_and_another_writes_them() {
     all_written(&bought).await;
     // While it may wait, an answer that was lost is asked for again.
     let proxy = Proxy::start(Address::Unix(servers.redis.socket())).await;
-    proxy.set(Fault::LoseReplies(Lost::Next(2), "XLEN")).await;
+    proxy.set(Fault::LoseReplies { which: Lost::Next(2), to: "XLEN" }).await;
     let audit = format!("audit --json --wait 60 REDIS_URL=redis://{}", proxy.address);
     let written = home.run(&audit).await.assert_done().json();
     assert_has(&written[0], json!({"backlog": 0, "live": 50, "conserved": true}));

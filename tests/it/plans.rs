@@ -3,7 +3,6 @@
 use crate::support::prelude::*;
 use flash_sale::audit::scrubber::Scrubber;
 use flash_sale::orders::queries::{self, Page};
-use futures_util::future::try_join_all;
 use sqlx::{PgPool, pool::PoolConnection};
 
 struct Prepared {
@@ -13,8 +12,10 @@ struct Prepared {
 }
 
 async fn prepared(pool: &PgPool) -> (Vec<PoolConnection<sqlx::Postgres>>, Vec<Prepared>) {
-    let all = (0..pool.options().get_max_connections()).map(|_| pool.acquire());
-    let mut connections = try_join_all(all).await.expect("all connections");
+    let mut connections = Vec::new();
+    for _ in 0..pool.options().get_max_connections() {
+        connections.push(pool.acquire().await.expect("a connection"));
+    }
     let mut statements: Vec<Prepared> = Vec::new();
     for (connection, session) in connections.iter_mut().enumerate() {
         let known = "SELECT name, statement FROM pg_prepared_statements";

@@ -126,13 +126,13 @@ async fn a_request_is_cut_in_its_middle() {
 #[tokio::test]
 async fn a_lost_reply_belongs_to_a_request_that_ran() {
     let (proxy, mut stream, read) = start().await;
-    proxy.set(Fault::LoseReplies(Lost::Next(1), "COMMIT")).await;
+    proxy.set(Fault::LoseReplies { which: Lost::Next(1), to: "COMMIT" }).await;
     assert!(echoes(&mut stream, b"BEGIN").await);
     assert!(!echoes(&mut stream, b"COMMIT").await);
     assert_eq!(read.load(Relaxed), 11);
     assert!(echoes(&mut dial(&proxy).await, b"COMMIT").await);
     assert_eq!(proxy.counts().lost_replies, 1);
-    proxy.set(Fault::LoseReplies(Lost::Share(0.5), "")).await;
+    proxy.set(Fault::LoseReplies { which: Lost::Share(0.5), to: "" }).await;
     let mut lost = 0;
     for _ in 0..100 {
         lost += u64::from(!echoes(&mut dial(&proxy).await, b"x").await);

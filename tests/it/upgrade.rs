@@ -77,6 +77,7 @@ async fn an_older_instance_starts_sells_and_writes_beside_a_newer_one() {
     database.connect().await.execute(further).await.expect("the schema goes further");
     let program = Program::serve(&home, "--no-writer").await;
     let sale = program.sale(5).await;
+    program.ask("POST", "/api/v1/session").json(json!({})).await.assert(201);
     let shopper = program.entrance(SECRET).shopper();
     let new = ("of_the_future", b"7 8 9".to_vec());
     let mut redis = redis_connection(&Servers::shared().await.redis.url()).await;

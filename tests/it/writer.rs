@@ -51,12 +51,15 @@ async fn what_is_partly_written_or_written_by_many_is_completed_and_counted_once
     assert_rows(&app, 10, 10).await;
     // Many write the same at once.
     let (_, services, batch) = accepted(&app, 50, 20).await;
-    let batches = [batch];
-    let new = async |_| match write(&services, &batches).await {
+    let writer = |_| {
+        let (services, batches) = (services.clone(), [batch.clone()]);
+        async move { write(&services, &batches).await }
+    };
+    let new = |written| match written {
         Outcome::Written { new } => new,
         other => panic!("another epoch: {other:?}"),
     };
-    assert_eq!(join_all((0..8).map(new)).await.iter().sum::<u64>(), 20);
+    assert_eq!(all_at_once((0..8).map(writer)).await.into_iter().map(new).sum::<u64>(), 20);
     assert_rows(&app, 30, 30).await;
 }
 

@@ -136,6 +136,7 @@ impl Shopper {
         app.entrance.welcome(self)
     }
 
+    /// The one that a path of the document wants, of this shopper or the operator.
     pub fn token_at(&self, path: &str) -> &str {
         if path.contains("/admin/") { ADMIN_TOKEN } else { &self.token }
     }

@@ -8,7 +8,7 @@ use embedded::{PostgresAddress, PostgresServer, PostgresTuning};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use tokio::process::{Child, Command};
 
-/// Where it may be, beside the PATH: the same places as in `scripts/setup.sh`, which installs it.
+/// Where PgBouncer may be, beside the PATH: the places of `scripts/setup.sh`, which installs it.
 const PLACES: &str = "/usr/sbin:/opt/homebrew/opt/pgbouncer/bin:/usr/local/opt/pgbouncer/bin";
 
 pub const SESSIONS: u32 = 3;
@@ -41,7 +41,7 @@ impl PgBouncer {
             address.ip(),
             address.port(),
         );
-        if version().await >= [1, 21].to_vec() {
+        if pgbouncer_version().await >= [1, 21].to_vec() {
             text += "max_prepared_statements = 0\n"; // as docs/postgres.md asks for
         }
         fs::write(&settings, text).expect("its settings");
@@ -49,7 +49,7 @@ impl PgBouncer {
             chown(path, Some(owner.uid()), Some(owner.gid())).expect("chown");
         }
         let log = fs::File::create(dir.join("log")).expect("its log");
-        let mut command = command();
+        let mut command = pgbouncer_command();
         command.arg(&settings).current_dir("/").uid(owner.uid()).gid(owner.gid());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.kill_on_drop(true).spawn().expect("pgbouncer starts");
@@ -75,15 +75,15 @@ impl Database {
     }
 }
 
-fn command() -> Command {
+fn pgbouncer_command() -> Command {
     let mut command = Command::new("pgbouncer");
     command.env("PATH", format!("{}:{PLACES}", std::env::var("PATH").unwrap_or_default()));
     command
 }
 
 /// Of `PgBouncer 1.18.0`, the numbers.
-async fn version() -> Vec<u32> {
-    let said = command().arg("--version").output().await;
+async fn pgbouncer_version() -> Vec<u32> {
+    let said = pgbouncer_command().arg("--version").output().await;
     let said = said.expect("pgbouncer runs (scripts/setup.sh proof installs it)").stdout;
     let said = String::from_utf8_lossy(&said);
     let word = said.split_whitespace().nth(1).expect("a version");

@@ -131,7 +131,7 @@ impl Program {
 
     pub fn spawn_logging_to(log: Stdio, stderr: PathBuf, mut command: Command) -> Self {
         let spawned = command.stdout(Stdio::piped()).stderr(log).spawn();
-        let mut child = spawned.expect("it starts (scripts/setup.sh proof installs the others)");
+        let mut child = spawned.expect("it starts (scripts/setup.sh proof installs what it is)");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
         let (line, lines) = mpsc::unbounded_channel();
         std::thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! A fault proxy. Open connections feel a fault from the next byte, or end by [`Proxy::cut`].
+//! A fault proxy, and a network of them. Open connections feel a fault from the next byte, or end
+//! by [`Proxy::cut`].
 
 use crate::support::prelude::*;
 use embedded::PostgresAddress;
@@ -56,7 +57,10 @@ pub enum Fault {
     },
     /// The server acts on a request with these bytes in it ("FCALL", "COMMIT"; empty: on any); then
     /// the connection closes without its reply.
-    LoseReplies(Lost, &'static str),
+    LoseReplies {
+        which: Lost,
+        to: &'static str,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -260,10 +264,10 @@ impl State {
                 *left -= piece.len() as u64;
             }
             (Fault::CutRequest { .. }, Direction::Replies) => {}
-            (Fault::LoseReplies(_, to), Direction::Requests) => {
+            (Fault::LoseReplies { to, .. }, Direction::Requests) => {
                 connection.awaits |= contains(piece, to);
             }
-            (Fault::LoseReplies(which, to), Direction::Replies) => {
+            (Fault::LoseReplies { which, to }, Direction::Replies) => {
                 let awaits = std::mem::take(&mut connection.awaits) || to.is_empty();
                 if awaits && which.takes(&mut self.dice) {
                     self.counts.lost_replies += 1;
@@ -354,8 +358,8 @@ pub struct Ports {
 pub const ALONE: Ipv4Addr = Ipv4Addr::new(127, 0, 2, 1);
 pub const OTHERS: Ipv4Addr = Ipv4Addr::new(127, 0, 2, 2);
 
-/// It can be split: node M comes from 127.0.1.M, an instance from 127.0.2.S. To each node lead two
-/// ways of other nodes (bus, replication), and one of an instance of each side.
+/// A network that can be split: node M comes from 127.0.1.M, an instance from 127.0.2.S. To each
+/// node lead two ways of other nodes (bus, replication), and one of an instance of each side.
 pub struct Network {
     ways: Vec<[Proxy; 4]>,
 }

@@ -244,7 +244,7 @@ impl RedisCluster {
         }
         let cluster = Self { nodes };
         for node in &cluster.nodes {
-            wait_for!("the nodes know each other", {
+            wait_for!("the nodes know each other and every slot", {
                 let info: String = node.ask(&["CLUSTER", "INFO"]).await.ok()?;
                 info.contains("cluster_known_nodes:6").then_some(())?;
                 info.contains("cluster_state:ok").then_some(())

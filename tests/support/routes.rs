@@ -47,6 +47,10 @@ impl Route {
         })
     }
 
+    pub fn token<'a>(&self, shopper: &'a Shopper) -> &'a str {
+        if self.who == "operator" { ADMIN_TOKEN } else { &shopper.token }
+    }
+
     pub fn ask(&self, app: &TestApp) -> Ask {
         let ask = app.ask(self.method, &self.path);
         match self.body {

@@ -19,11 +19,13 @@ pub async fn connect(primary: &Mutex<PgConnectOptions>) -> Result<PgConnection> 
     loop {
         let options = locked(primary).clone();
         let attempt = PgConnection::connect_with(&options);
-        let attempt = tokio::time::timeout(Duration::from_secs(5), attempt).await;
-        match attempt.map_err(Error::from).and_then(|connected| Ok(connected?)) {
-            Err(_) if Instant::now() <= deadline => {}
-            Err(why) => return Err(format!("postgres takes no connection: {why}").into()),
-            connected => return connected,
+        let why = match tokio::time::timeout(Duration::from_secs(5), attempt).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in 5 s".to_owned(),
+        };
+        if Instant::now() > deadline {
+            return Err(format!("postgres takes no connection: {why}").into());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -339,7 +339,8 @@ async fn mixed(stage: &mut Stage<'_>, faults: &[Fault]) -> Result {
         network::worsen(stage).await;
     }
     // Boxed, because it strikes by way of the others.
-    Box::pin(fault.strike(stage)).await?;
+    let struck = Box::pin(fault.strike(stage)).await;
     network::everywhere(stage, NetFault::None).await;
-    stage.tend()
+    stage.tend()?;
+    struck
 }

@@ -41,9 +41,9 @@ pub async fn cut(stage: &mut Stage<'_>) -> Result {
 pub async fn lose_replies(stage: &mut Stage<'_>) -> Result {
     stage.wait(20..200).await;
     let fault = match stage.random.below(3) {
-        0 => NetFault::LoseReplies(Lost::Next(1), "FCALL"),
-        1 => NetFault::LoseReplies(Lost::Next(1), "COMMIT"),
-        _ => NetFault::LoseReplies(Lost::Share(0.2), ""),
+        0 => NetFault::LoseReplies { which: Lost::Next(1), to: "FCALL" },
+        1 => NetFault::LoseReplies { which: Lost::Next(1), to: "COMMIT" },
+        _ => NetFault::LoseReplies { which: Lost::Share(0.2), to: "" },
     };
     disturb(stage, fault, 50..300).await;
     Ok(())
@@ -73,7 +73,7 @@ pub async fn worsen(stage: &mut Stage<'_>) {
     let fault = match stage.random.below(3) {
         0 => NetFault::Latency(stage.random.millis(20..100)),
         1 => NetFault::Throttle { bytes_per_second: 200_000 },
-        _ => NetFault::LoseReplies(Lost::Share(0.02), ""),
+        _ => NetFault::LoseReplies { which: Lost::Share(0.02), to: "" },
     };
     set(stage, number, fault).await;
 }

@@ -65,11 +65,14 @@ pub async fn stop_in_the_worst_place(stage: &mut Stage<'_>, millis: Range<u64>) 
     points::restart(stage, number, &format!("{point}=pause:8000"))?;
     let mut again = Instant::now();
     let is_there = poll::<_, Error>(THERE_WITHIN, 5, async || {
+        if fired(stage) > before {
+            return Ok(Some(()));
+        }
         if point.starts_with("rebuild.") && Instant::now() > again {
             redis::kill(stage).await?;
             again = Instant::now() + Duration::from_secs(2);
         }
-        Ok((fired(stage) > before).then_some(()))
+        Ok(None)
     });
     if is_there.await?.is_none() {
         stage.miss(format!("no instance came to {point}"));
@@ -79,9 +82,10 @@ pub async fn stop_in_the_worst_place(stage: &mut Stage<'_>, millis: Range<u64>) 
     let began = Instant::now();
     signal(&pids, Signal::SIGSTOP);
     stage.wait(millis).await;
-    let late = left_waiting(stage).await?.into_iter();
-    let what = |late| format!("while instance {number} stood still at {point}, {late}");
-    stage.strikes.crashes.extend(late.map(what));
+    for late in left_waiting(stage).await? {
+        let what = format!("while instance {number} stood still at {point}, {late}");
+        stage.strikes.crashes.push(what);
+    }
     go_on(stage, &pids, began);
     stage.healed(Some(u8::try_from(number)?))
 }
@@ -159,12 +163,14 @@ pub async fn stale(stage: &mut Stage<'_>) -> Result {
     stage.wait(100..400).await;
     let number = stage.any_instance();
     stage.cluster.instances[number].signal(Signal::SIGSTOP);
-    redis::restart_empty(stage).await?;
-    redis::until_approved(stage).await?;
+    let rebuilt = match redis::restart_empty(stage).await {
+        Ok(()) => redis::until_approved(stage).await,
+        failed => failed,
+    };
     stage.cluster.instances[number].signal(Signal::SIGCONT);
     stage.healed(Some(u8::try_from(number)?))?;
     stage.wait(100..400).await;
-    Ok(())
+    rebuilt
 }
 
 /// What the program promises: after SIGTERM it is gone by then.

@@ -68,7 +68,7 @@ pub async fn until_approved(stage: &mut Stage<'_>) -> Result {
 
 pub async fn stop(stage: &mut Stage<'_>, millis: Range<u64>) -> Result {
     stage.wait(200..700).await;
-    let pid = stage.cluster.redis.pid().ok_or("redis is being restarted")?;
+    let pid = stage.cluster.redis.pid().ok_or("redis does not run")?;
     processes::stand_still(stage, &[pid], millis).await;
     stage.healed(None)
 }

@@ -76,8 +76,10 @@ impl Buyer {
             }
             _ => false,
         };
-        // One is enough for the plan, whichever instance it was.
-        self.till.world.accepted[0].fetch_add(u64::from(was_charged), Relaxed);
+        if was_charged {
+            // One is enough for the plan, whichever instance it was.
+            self.till.world.accepted[0].fetch_add(1, Relaxed);
+        }
         if self.dice("operator").chance(0.1) {
             self.refund().await;
         }

@@ -148,7 +148,7 @@ impl Stage {
 
     fn changing(&self) -> impl Iterator<Item = (&str, Route)> {
         let routes = Route::all(&self.sale, &self.order).filter(|route| route.method != "GET");
-        routes.map(|route| (self.shopper.token_at(&route.path), route))
+        routes.map(|route| (route.token(&self.shopper), route))
     }
 
     async fn assert_unchanged(&self) {
@@ -233,7 +233,7 @@ async fn a_malformed_id_is_nothing_that_exists() {
     let junk = NO_IDS.replace("LONG", &"9".repeat(1_000));
     for id in junk.replace("SALE", sale).replace("ORDER", &stage.order).split(' ') {
         for route in Route::all(id, id).filter(|route| route.has_id) {
-            let reply = within_patience(route.ask(app).bearer(shopper.token_at(&route.path))).await;
+            let reply = within_patience(route.ask(app).bearer(route.token(shopper))).await;
             assert_refused(&reply, &format!("{} {}", route.method, route.path));
         }
         if !id.contains(['{', ';']) {

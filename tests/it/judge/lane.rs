@@ -101,6 +101,7 @@ async fn nobody_from_elsewhere_has_a_server_of_this_machine_judged() {
     from(&behind, "accept", "*/*").await.assert_problem(403, "local_only");
     let without = app.another(Options::default()).await;
     from(&without, "accept", "*/*").await.assert_problem(404, "not_found");
+    tokio::join!(behind.finish(), without.finish());
     assert!(!server.was_asked(), "somebody was asked");
 }
 

@@ -18,7 +18,7 @@ const VARIES: [(&str, &str); 12] = [
     (r"(?m)^   ( *\d+)(  |$)", "  [line]$2"),
     (r"(\.rs|\.lua):\d+", "$1:[line]"),
     // The machine stood still, and the lesson was played again.
-    (r"(?m)^  (Played again|本进程曾停顿).*\n", ""),
+    (r"(?m)^  (Played again|本机曾停顿).*\n", ""),
     // It stood still for less, and a lease that nobody holds any more was seen to be over earlier.
     (r"(?m)^ +(?:·  ){5}lock:phone = (no such key|不存在)\n", ""),
 ];

@@ -35,8 +35,8 @@ async fn a_crowd_that_only_sits_there_leaves_room_for_buyers_and_goes_when_the_s
     all_order(app.shoppers(200), &sale).await;
     assert_eq!(app.assert_sound(&sale).await.live, 200);
     until_said(&mut followers, "\"remaining\":800").await;
-    let ending = tokio::time::timeout(TEST_TIMEOUT, app.finish());
-    ending.await.expect("it does not wait for them");
+    let ending = tokio::time::timeout(TEST_TIMEOUT, app.stop());
+    ending.await.expect("it does not wait for them").drop().await;
     for wire in idle.iter_mut().chain(&mut followers) {
         wire.until_closed().await;
     }

@@ -115,7 +115,7 @@ impl Crowd {
         let mut evidence = evidence.expect("the stores answer");
         evidence.late_effects = Duration::from_secs(5);
         evidence.redis_lost_data = lost_data;
-        Judged(evidence)
+        Judged { evidence }
     }
 }
 
@@ -136,25 +136,28 @@ impl<S: KeyHolder> Stores for View<'_, S> {
     }
 }
 
-pub struct Judged(Evidence);
+pub struct Judged {
+    evidence: Evidence,
+}
 
 impl Judged {
     pub fn with(&self, status: OrderStatus) -> impl Iterator<Item = i64> {
-        self.0.rows.iter().filter(move |row| row.status == status).map(|row| row.id)
+        self.evidence.rows.iter().filter(move |row| row.status == status).map(|row| row.id)
     }
 
     pub fn assert_kept(&self, what: &str) {
         use Answer::{Accepted, NeverSent, Unavailable, Unknown};
-        let told = |wanted: Answer| self.0.history.count(|one| one.answer == wanted);
+        let told = |wanted: Answer| self.evidence.history.count(|one| one.answer == wanted);
         let (accepted, shed) = (told(Accepted), told(Unavailable));
         let ends = OrderStatus::ALL.map(|end| format!("{} {end:?}", self.with(end).count()));
-        let (snapshots, rest) = (self.0.snapshots.len(), self.0.settled.after);
+        let (snapshots, rest) = (self.evidence.snapshots.len(), self.evidence.settled.after);
         println!(
             "{what}: {accepted} told 202, {shed} told 503; {}; {snapshots} snapshots, at rest \
              after {rest:?}",
             ends.join(", ")
         );
-        let found: Vec<String> = checkers::check(&self.0).iter().map(ToString::to_string).collect();
+        let found: Vec<String> =
+            checkers::check(&self.evidence).iter().map(ToString::to_string).collect();
         assert!(found.is_empty(), "{what}:\n{}", found.join("\n"));
         assert_eq!(told(Unknown) + told(NeverSent), 0, "instances that live answer");
         assert!(accepted > 50, "too little happened");

@@ -13,8 +13,10 @@ const MORE: &str = "
 async fn bought(app: &TestApp, sale: &str) -> Result<Winner, Reply> {
     let shopper = app.shopper();
     let reply = shopper.buy(sale).await;
-    let order = reply.is_accepted().then(|| reply.text("order_id").to_owned());
-    order.map(|order| (shopper, order)).ok_or(reply)
+    if !reply.is_accepted() {
+        return Err(reply);
+    }
+    Ok((shopper, reply.text("order_id").to_owned()))
 }
 
 /// An instance whose way to a server leads through a proxy, and what became of its sale.
@@ -45,7 +47,7 @@ impl Scene {
         let ends = |path: &str| path.ends_with("/close") || path.ends_with("/checkout");
         let routes = routes.filter(|one| (operators || one.who != "operator") && !ends(&one.path));
         let asked = routes.map(async |route| {
-            let response = route.ask(&self.app).bearer(shopper.token_at(&route.path)).begin().await;
+            let response = route.ask(&self.app).bearer(route.token(shopper)).begin().await;
             if response.status().is_success() {
                 return None; // a stream does not end
             }

@@ -113,6 +113,10 @@ impl Drop for Deployment {
             return;
         }
         let going = std::mem::take(&mut self.instances).into_iter().flatten();
-        while_dropping(join_all(going.map(Program::terminate)));
+        let ending = async {
+            join_all(going.map(Program::terminate)).await;
+            self.database.clone().drop().await;
+        };
+        while_dropping(ending);
     }
 }

@@ -71,7 +71,7 @@ async fn cuts_and_lost_replies(workload: &Workload, proxy: &Proxy, to: &'static 
         if random.chance(0.5) {
             proxy.cut();
         } else {
-            proxy.set(Fault::LoseReplies(Lost::Next(1), to)).await;
+            proxy.set(Fault::LoseReplies { which: Lost::Next(1), to }).await;
         }
     }
 }
