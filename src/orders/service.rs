@@ -107,10 +107,9 @@ impl Orders {
         for order in queued {
             let inside = page.after.is_none_or(|after| order.id < after);
             if inside && !found.iter().any(|written| written.id == order.id) {
-                // Only ids that Postgres does not have are queued; others may be on another page.
-                if queries::of_user(&self.postgres, user, order.id).await?.is_none() {
-                    found.push(order);
-                }
+                // Written since, or of a later page, which is cut off below.
+                let written = queries::of_user(&self.postgres, user, order.id).await?;
+                found.push(written.unwrap_or(order));
             }
         }
         found.sort_by_key(|order| std::cmp::Reverse(order.id));
