@@ -144,6 +144,20 @@ async fn a_purchase_is_refused_with_the_reason() {
 
 /// In the log and in no table, with room for no other order that waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_accepted_order_is_on_every_list_also_while_it_is_being_written() {
+    let (app, sale) = TestApp::selling(300, json!({})).await;
+    let buy_and_look = async |shopper: Shopper| {
+        let accepted = shopper.told(&sale).await.must_be(202);
+        for _ in 0..5 {
+            let listed = shopper.get("/api/v1/orders").await.must_be(200).body;
+            assert_eq!(listed["orders"][0]["order_id"], accepted.body["order_id"]);
+        }
+    };
+    join_all(app.shoppers(300).into_iter().map(buy_and_look)).await;
+    app.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_is_queued_until_somebody_writes_it() {
     let options = Options { backlog_limit: Some(1), ..Options::without_writer() };
     let (app, sale) = TestApp::selling_with(options, 10, json!({})).await;
