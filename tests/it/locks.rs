@@ -22,7 +22,7 @@ async fn a_script_that_redis_has_forgotten_again_by_the_time_it_is_called() {
 #[tokio::test]
 async fn a_watchdog_that_outlives_its_unlock() {
     let (line, interceptor, name) = watched("outlives").await;
-    let lock = TokenLock::new(line.clone(), SHORT).renewed();
+    let lock = TokenLock::new(line.clone(), 3 * SHORT).renewed();
     let renewing = interceptor.hold("token_renew");
     let guard = held(&lock, &name).await;
     renewing.reached().await;
@@ -54,8 +54,8 @@ async fn ends_with_its_guard<L: Lock>(make: impl Fn(Line) -> L) {
 
 #[tokio::test]
 async fn a_watchdog_that_renews_for_ever_after_a_failed_unlock_or_of_a_dropped_guard() {
-    let token = |line| TokenLock::new(line, SHORT).renewed();
-    let reentrant = |line| ReentrantLock::new(line, SHORT).renewed();
+    let token = |line| TokenLock::new(line, 3 * SHORT).renewed();
+    let reentrant = |line| ReentrantLock::new(line, 3 * SHORT).renewed();
     tokio::join!(ends_with_its_guard(token), ends_with_its_guard(reentrant));
 }
 
