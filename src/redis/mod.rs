@@ -20,7 +20,7 @@ use library::LIBRARY;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 
 pub use connection::{Connection, PoolSize, RESPONSE_TIMEOUT};
@@ -30,7 +30,8 @@ pub use keys::Keys;
 pub struct Redis {
     url: String,
     servers: Servers,
-    shared: ArcSwapOption<Connection>,
+    /// And when it was made.
+    shared: ArcSwapOption<(Connection, Instant)>,
     /// One reconnect at a time; the others wait for its result.
     connecting: Mutex<()>,
     pub keys: Keys,
@@ -81,22 +82,30 @@ impl Redis {
 
     /// The shared connection, reconnecting if there is none.
     pub async fn shared(&self) -> Result<Connection, RedisError> {
-        if let Some(connection) = self.shared.load().as_deref() {
+        if let Some((connection, _)) = self.shared.load().as_deref() {
             return Ok(connection.another());
         }
         let _one_at_a_time = self.connecting.lock().await;
-        if let Some(connection) = self.shared.load().as_deref() {
+        if let Some((connection, _)) = self.shared.load().as_deref() {
             return Ok(connection.another());
         }
         let connection = Box::pin(self.servers.shared()).await?;
         let another = connection.another();
-        self.shared.store(Some(Arc::new(connection)));
+        self.shared.store(Some(Arc::new((connection, Instant::now()))));
         Ok(another)
     }
 
     /// Drops the shared connection after an error; the next use reconnects.
     pub fn drop_shared(&self) {
         self.shared.store(None);
+    }
+
+    /// The same unless the connection is new: requests that fail together reconnect once.
+    pub fn suspect_shared(&self) {
+        let shared = self.shared.load();
+        if shared.as_deref().is_some_and(|(_, since)| since.elapsed() > RESPONSE_TIMEOUT) {
+            self.drop_shared();
+        }
     }
 
     /// Runs independent commands: pipelined on one server, concurrently in a cluster. The outer

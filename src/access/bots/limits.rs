@@ -115,6 +115,7 @@ impl SharedLimits {
         };
         let Ok(Ok((of_user, of_address))) = tokio::time::timeout(CHECK_TIMEOUT, asked).await else {
             self.away.increment(1);
+            self.redis.suspect_shared();
             return match self.when_away {
                 WhenAway::Open => Ok(()),
                 WhenAway::Closed => Err(Refused::Uncounted),

@@ -107,6 +107,7 @@ impl Bots {
             .map_err(|_| ServiceError::unavailable("solutions cannot be checked at the moment"))?;
         let mark = key.map_or(0, |key| key.get().cast_unsigned());
         let spent = functions::spend(&mut connection, keys, sale, &salt, mark, memory).await;
+        let spent = spent.inspect_err(|_| self.redis.suspect_shared());
         match spent.map_err(ServiceError::Redis)? {
             Spent::Now => {}
             Spent::Before { mark: before } if before == mark && mark != 0 => {}

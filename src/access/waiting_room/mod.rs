@@ -314,10 +314,10 @@ impl WaitingRooms {
         Ok(Some(Place { number, standing, view }))
     }
 
-    /// After an I/O error the next caller reconnects.
+    /// The next caller reconnects if that may help.
     fn failed(&self, error: redis::RedisError) -> ServiceError {
-        if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() {
-            self.redis.drop_shared();
+        if stores::redis::is_away(&error) {
+            self.redis.suspect_shared();
         }
         ServiceError::Redis(error)
     }
