@@ -190,3 +190,25 @@ async fn answers_tell_how_much_is_left() {
     let free = app.another(Options::default()).await;
     assert_eq!(free.get("/api/v1/sales").await.header("ratelimit"), "");
 }
+
+/// Nothing has to be started again because Redis was: not where limits are shared, nor where a
+/// purchase is worked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_and_proof_of_work_outlive_a_restart_of_redis() {
+    let servers = Servers::own().await;
+    let app = TestApp::start_on(&servers, limited(Some(WhenAway::Closed))).await;
+    let second = app.another(Options::default()).await;
+    let sale = app.sale(1_000, json!({"challenge_bits": 6})).await;
+    until_known(&second, &sale).await;
+    let works = async || {
+        let (here, there) = (app.shopper(), app.shopper().at(&second));
+        let solved = solution(&there, &sale).await;
+        let work = [("Challenge-Solution", solved.as_str())];
+        here.post(PAY).await.status == 404 && there.buy_with(&sale, &work).await.status == 202
+    };
+    wait_for!(works().await);
+    let before = servers.redis.pid();
+    servers.redis.kill(); // it is started again
+    wait_for!(servers.redis.pid().is_some_and(|pid| Some(pid) != before));
+    wait_for!(works().await);
+}
