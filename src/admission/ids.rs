@@ -282,6 +282,7 @@ fn next_size(last: Option<&Lease>) -> u32 {
 #[derive(Default)]
 pub(super) struct SpareIds {
     ids: Vec<OrderId>,
+    /// When the oldest of them was given back.
     since: Option<Instant>,
 }
 
@@ -290,17 +291,15 @@ impl SpareIds {
     const LIFE: Duration = Duration::from_secs(1);
 
     pub fn take(&mut self, count: usize) -> Vec<OrderId> {
-        if self.since.is_none_or(|since| since.elapsed() > Self::LIFE) {
-            self.ids.clear();
+        if self.since.is_some_and(|since| since.elapsed() > Self::LIFE) {
+            *self = Self::default();
         }
         let left = self.ids.len().saturating_sub(count);
         self.ids.split_off(left)
     }
 
     pub fn give_back(&mut self, unused: impl Iterator<Item = OrderId>) {
-        if self.ids.is_empty() {
-            self.since = Some(Instant::now());
-        }
+        self.since.get_or_insert_with(Instant::now);
         self.ids.extend(unused);
     }
 }
@@ -330,6 +329,19 @@ mod tests {
         fn a_second_outside_of_31_bits_is_refused(second: i64, sequence: u32) {
             prop_assume!(!(EPOCH..EPOCH + (1 << 31)).contains(&second));
             prop_assert_eq!(encode(second, sequence), None);
+        }
+    }
+
+    /// A crowd that is refused again and again must not keep ids of its beginning.
+    #[test]
+    fn spare_ids_grow_old_while_they_are_used() {
+        let mut spare = SpareIds::default();
+        spare.give_back(encode(EPOCH, 1).into_iter());
+        for left in [1, 0] {
+            spare.since = spare.since.and_then(|since| since.checked_sub(SpareIds::LIFE * 2 / 3));
+            let taken = spare.take(1);
+            assert_eq!(taken.len(), left);
+            spare.give_back(taken.into_iter());
         }
     }
 }

@@ -26,10 +26,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use web::events::Streams;
 
-/// The time at shutdown for requests; then for the lab, the pools, and the embedded servers.
-/// Together with those of `running.rs` below 10 s.
+/// The time at shutdown for requests; then for the lab. Together with those of `running.rs` and
+/// `stores.rs` below 10 s.
 const REQUESTS_GRACE: Duration = Duration::from_secs(2);
-const LAB_GRACE: Duration = Duration::from_millis(1_000);
+const LAB_GRACE: Duration = Duration::from_millis(500);
 const POOL_GRACE: Duration = Duration::from_millis(500);
 
 /// The settings of the HTTP server, besides the services.

@@ -104,13 +104,21 @@ impl Orders {
         // Redis first: the query below then sees orders that are written in between.
         let queued = self.queued_orders(user).await?;
         let mut found = queries::list_of_user(&self.postgres, user, page).await?;
-        for order in queued {
-            let inside = page.after.is_none_or(|after| order.id < after);
-            if inside && !found.iter().any(|written| written.id == order.id) {
-                // Written since, or of a later page, which is cut off below.
-                let written = queries::of_user(&self.postgres, user, order.id).await?;
-                found.push(written.unwrap_or(order));
-            }
+        let is_full = found.len() >= usize::from(page.limit);
+        let oldest = found.last().filter(|_| is_full).map(|order| order.id);
+        let is_missing = |order: &Order| {
+            page.after.is_none_or(|after| order.id < after)
+                && oldest.is_none_or(|oldest| order.id > oldest)
+                && !found.iter().any(|written| written.id == order.id)
+        };
+        let mut queued: Vec<_> = queued.into_iter().filter(is_missing).collect();
+        if !queued.is_empty() {
+            // Some may have been written since.
+            let wanted = queued.iter().map(|order| (user, order.id)).collect();
+            let written = queries::of_users(&self.postgres, &wanted).await?;
+            queued.retain(|order| written.iter().all(|written| written.id != order.id));
+            found.extend(written);
+            found.append(&mut queued);
         }
         found.sort_by_key(|order| std::cmp::Reverse(order.id));
         found.truncate(usize::from(page.limit));
