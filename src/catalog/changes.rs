@@ -301,7 +301,8 @@ impl Catalog {
         let room = change.waiting_room.flatten();
         room.as_ref().map_or(Ok(()), check_room)?;
         let bits = change.challenge_bits.map(challenge_bits).transpose()?;
-        if let Some(closes_at) = change.closes_at {
+        let closes_at = change.closes_at.map(whole_ms);
+        if let Some(closes_at) = closes_at {
             check_year("closes_at", closes_at)?;
             let sale = self.refresh(id).await?.sale();
             check_window(sale.opens_at, closes_at)?;
@@ -324,7 +325,7 @@ impl Catalog {
         );
         let update = update.bind(id).bind(title).bind(change.description);
         let update = update.bind(change.image_url);
-        let update = update.bind(change.closes_at.map(whole_ms)).bind(timeout);
+        let update = update.bind(closes_at).bind(timeout);
         let update = update.bind(change.waiting_room.is_some());
         let update = update.bind(room.map(|room| room.opens_before_secs));
         let update = update.bind(room.map(|room| room.per_second));
@@ -332,7 +333,8 @@ impl Catalog {
         let update = update.bind(room.map(|room| room.overbooking_percent));
         let update = update.bind(change.purchase_pass).bind(bits);
         let sale = update.fetch_optional(&self.postgres).await?;
-        if sale.is_none() && self.refresh_row(id).await.is_ok() {
+        if sale.is_none() {
+            self.refresh_row(id).await?;
             return Err(closed_for_good()); // since it was read
         }
         self.publish(sale).await
@@ -374,7 +376,7 @@ impl Catalog {
         }
         let units: i32 = within("add", add, -MAX_STOCK, MAX_STOCK)?;
         if units < 0 {
-            return self.take_stock(id, -add).await;
+            return self.take_stock(id, -units).await;
         }
         let update = sale_query!(
             "UPDATE sales SET stock = stock + $2, version = version + 1
@@ -382,7 +384,8 @@ impl Catalog {
         );
         let update = update.bind(id).bind(units).bind(MAX_STOCK);
         let sale = update.fetch_optional(&self.postgres).await?;
-        if sale.is_none() && self.refresh(id).await.is_ok() {
+        if sale.is_none() {
+            self.refresh_row(id).await?;
             let why = format!("the stock would exceed {MAX_STOCK}");
             return Err(invalid("add", why));
         }
@@ -393,20 +396,18 @@ impl Catalog {
     /// Postgres, take the units in Redis under the next one, then lower the stock in Postgres
     /// unless another change came first. After a crash before the last step the refresh gives the
     /// units back.
-    async fn take_stock(&self, id: SaleId, take: i64) -> ServiceResult<SaleView> {
-        let claim =
-            sale_query!("UPDATE sales SET version = version + 1 WHERE id = $1 RETURNING ").bind(id);
-        let claimed = claim.fetch_optional(&self.postgres).await?;
-        let claimed = claimed.ok_or(ServiceError::SaleNotFound)?;
-        self.fail_points.at("stock.claimed").await?;
-        let left = i32::try_from(i64::from(claimed.stock) - take).ok();
-        let Some(stock) = left.filter(|left| *left >= 0) else {
-            let cached = self.cache.get(id);
-            let remaining = cached.map_or(0, |cached| cached.view(self.now()).remaining);
+    async fn take_stock(&self, id: SaleId, take: i32) -> ServiceResult<SaleView> {
+        let claim = sale_query!(
+            "UPDATE sales SET version = version + 1 WHERE id = $1 AND stock >= $2 RETURNING "
+        );
+        let claim = claim.bind(id).bind(take);
+        let Some(claimed) = claim.fetch_optional(&self.postgres).await? else {
+            let remaining = self.refresh(id).await?.view(self.now()).remaining;
             return Err(ServiceError::NotEnoughRemaining { remaining });
         };
+        self.fail_points.at("stock.claimed").await?;
         let mut lowered = claimed.clone();
-        lowered.stock = stock;
+        lowered.stock -= take;
         match self.apply_version(&lowered).await? {
             VersionApplied::Applied => {}
             VersionApplied::Short { remaining } => {
@@ -425,7 +426,7 @@ impl Catalog {
              WHERE id = $1 AND version = $2 AND epoch = $4 RETURNING "
         );
         let lower = lower.bind(id).bind(claimed.version);
-        let lower = lower.bind(stock).bind(claimed.epoch);
+        let lower = lower.bind(lowered.stock).bind(claimed.epoch);
         match lower.fetch_optional(&self.postgres).await? {
             // Another change came first, and has restored the units.
             None => Err(conflict()),

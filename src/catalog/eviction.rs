@@ -23,20 +23,25 @@ pub fn spawn(catalog: &Arc<Catalog>, tasks: &Tasks) {
 /// One pass. Answers how many sales were evicted.
 pub async fn step(catalog: &Arc<Catalog>) -> ServiceResult<usize> {
     let now = catalog.now();
-    let mut removed = 0;
+    let (mut removed, mut outcome) = (0, Ok(()));
     for cached in catalog.cache.cached_sales() {
         if !cached.is_evictable(now) {
             continue;
         }
         let settled = cached.snapshot().is_some_and(|known| known.pending == 0);
-        if settled && remove(catalog, &cached).await? {
-            removed += 1;
+        if !settled {
+            continue;
+        }
+        match remove(catalog, &cached).await {
+            Ok(gone) => removed += usize::from(gone),
+            // A failure must not keep the others in Redis.
+            Err(error) => outcome = Err(error),
         }
     }
     if removed > 0 {
         tracing::info!(sales = removed, "ended sales were taken out of redis");
     }
-    Ok(removed)
+    outcome.map(|()| removed)
 }
 
 async fn remove(catalog: &Arc<Catalog>, cached: &Arc<CachedSale>) -> ServiceResult<bool> {

@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::sse::Event;
-use futures_util::{Stream, stream};
+use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,7 +198,7 @@ pub async fn place(
 }
 
 /// Follow my place: event `place`, at once, when the sale or my state changes, and now and then in
-/// between; until the turn or the sale is over.
+/// between; until the turn, the sale or the token is over.
 #[utoipa::path(
     get, path = "/api/v1/sales/{id}/waiting-room/events", tag = "shopping", operation_id =
         "follow_place",
@@ -219,8 +219,9 @@ pub async fn events(
     let stream = streams.take_place(address, gauge)?;
     let user = shopper.user_id;
     let (place, views) = rooms.follow(sale, user).await?;
+    let valid_for = Duration::try_from(shopper.expires_at - catalog.now()).unwrap_or_default();
     let following = Following { rooms, catalog, sale, user, place, views, told: None };
-    Ok(stream.respond(following.events()))
+    Ok(stream.respond(following.events().take_until(tokio::time::sleep(valid_for))))
 }
 
 /// The interval of updates for users far from the front.

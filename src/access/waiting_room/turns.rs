@@ -29,7 +29,7 @@ impl WaitingRooms {
     /// One round over all rooms.
     pub async fn step(&self) -> ServiceResult<()> {
         let now = self.catalog.now();
-        let mut waiting = 0;
+        let (mut waiting, mut outcome) = (0, Ok(()));
         for cached in self.catalog.cache.cached_sales() {
             let sale = cached.sale();
             let Some(settings) = sale.access_policy.room() else {
@@ -43,12 +43,14 @@ impl WaitingRooms {
             let is_over = cached.view(now).state == SaleState::Ended;
             let pause = if is_empty || is_over { EMPTY_PAUSE } else { PAUSE / 2 };
             let due = Instant::now().checked_sub(pause);
-            if let Some(view) = self.read(&room, &cached, due).await? {
+            // A failure must not hold up the turns of the other rooms.
+            outcome = outcome.and(self.read(&room, &cached, due).await.map(drop));
+            if let Some(view) = &*room.view.borrow() {
                 waiting += view.joined.saturating_sub(view.frontier);
             }
         }
         self.metrics.waiting.set(waiting as f64);
-        Ok(())
+        outcome
     }
 
     /// Begins turns and reads the room, unless that was done after `not_before`. `None`: it is
