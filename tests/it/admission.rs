@@ -1,7 +1,9 @@
 //! The admission path: crowds, double clicks, retries, and the functions of Redis against a model.
 
 use crate::support::prelude::*;
-use flash_sale::domain::IdempotencyKey;
+use flash_sale::catalog::changes::NewSale;
+use flash_sale::domain::{IdempotencyKey, RoomSettings};
+use flash_sale::http::access_policy::AccessPolicies;
 use flash_sale::redis::functions::{self, AdmitOptions, Admitted, Buyer, Fenced, Verdict};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
@@ -154,6 +156,21 @@ async fn an_attempt_is_accepted_once_and_never_where_a_key_is_of_another_type() 
     }
     let state = bench.state().await;
     assert_eq!((state["remaining"], state["pending"]), (9, 1));
+}
+
+#[tokio::test]
+async fn a_waiting_room_that_fails_does_not_hold_up_another() {
+    let services = services("rooms:").await;
+    for _ in 0..2 {
+        let (title, waiting_room) = ("a thing".to_owned(), Some(RoomSettings::default()));
+        let sale = NewSale { title, stock: 1, waiting_room, ..NewSale::default() };
+        services.catalog.create_sale(sale).await.expect("a sale");
+    }
+    let tokens = TokenSigner::new(SECRET.as_bytes()).expect("long enough");
+    let rooms = AccessPolicies::new(&services, &tokens, None).rooms;
+    services.fail_points.set("room.advanced=error*always").expect("a point");
+    rooms.step().await.expect_err("injected at both");
+    assert_eq!(services.fail_points.fired("room.advanced"), 2);
 }
 
 struct ScriptBench {

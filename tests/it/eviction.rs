@@ -31,7 +31,11 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     assert_eq!(cached.buyers.len(), 1);
     close_at(&app, &sale, -25).await.assert(200);
     wait_for!(cached.buyers.is_empty());
-    assert_eq!(evicted().await, 1);
+    let times = json!({"opens_at": in_secs(-48 * HOUR), "closes_at": in_secs(-25 * HOUR)});
+    app.sale(1, times).await;
+    app.services.fail_points.set("eviction.deciding=error").expect("a point");
+    eviction::step(&app.services.catalog).await.expect_err("injected at one of the two");
+    assert_eq!(evicted().await, 1, "the other one was evicted by then");
     assert_eq!(keys().await, Vec::<String>::new());
     app.shopper().refused(&sale, "ended").await;
     assert_eq!(app.audit(&sale).await.problems, [""; 0]);

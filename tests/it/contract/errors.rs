@@ -106,7 +106,8 @@ async fn a_wrong_change_changes_nothing() {
     app.steer(&closed, "close").await;
     let before = app.snapshot().await;
     let wrong = wrong_members(json!({
-        "closes_at": ["2030-01-01T00:00:00Z", "2029-12-31T23:59:59Z"],
+        "closes_at":
+            ["2030-01-01T00:00:00Z", "2029-12-31T23:59:59Z", "2030-01-01T00:00:00.0005Z"],
         // Members that cannot be changed are refused like unknown ones.
         "price_cents": [7], "original_price_cents": [7], "stock": [7], "remaining": [7],
         "per_user_limit": [7], "currency": [7], "paused": [7], "id": [7], "x": [7],
@@ -126,6 +127,10 @@ async fn a_wrong_change_changes_nothing() {
         let reply = app.admin_sale("POST", &sale, "/stock", Some(body.clone())).await;
         reply.assert_problem_at(&body.to_string(), 422, "invalid");
     }
+    // Nor does that answer depend on Redis.
+    let (alone, _) = services_without_tasks(&app.database, "redis://127.0.0.1:1", &app.prefix);
+    let added = alone.catalog.add_stock(sale.parse().expect("an id"), 100_000_000).await;
+    assert!(matches!(added, Err(ServiceError::Invalid { field: "add", .. })), "{added:?}");
     assert_eq!(app.snapshot().await, before);
     app.assert_sound(&sale).await;
 }

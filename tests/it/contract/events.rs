@@ -119,12 +119,19 @@ async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
 async fn a_stream_ends_with_its_token() {
     let (app, sale) = TestApp::selling(3, json!({})).await;
     let (shopper, order) = app.buyer(&sale).await;
+    let later = app.sale(3, json!({"opens_at": in_secs(300), "waiting_room": {}})).await;
+    let room = format!("/api/v1/sales/{later}/waiting-room");
+    shopper.post(&room).await.assert(200);
     let soon = OffsetDateTime::now_utc() + time::Duration::seconds(3);
     let token = app.mint_until(shopper.user, soon);
     let path = format!("/api/v1/orders/{order}/events");
     let mut events = open(app.ask("GET", &path).bearer(&token)).await;
     until(&mut events, "pending_payment").await;
-    let end = within_patience(events.try_next()).await;
-    assert_eq!(end.expect("an orderly end"), None);
+    let mut place = open(app.ask("GET", &format!("{room}/events")).bearer(&token)).await;
+    next(&mut place, "place").await;
+    for mut events in [events, place] {
+        let end = within_patience(events.try_next()).await;
+        assert_eq!(end.expect("an orderly end"), None);
+    }
     app.ask("GET", &path).bearer(&token).await.assert_problem(401, "unauthenticated");
 }

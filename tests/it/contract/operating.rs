@@ -114,14 +114,21 @@ async fn stock_is_added_and_taken_away_up_to_what_remains() {
     refused(-1).await;
     changed(4, json!({"stock": 7, "remaining": 4, "state": "open"})).await;
     app.shopper().must_buy(&sale).await;
-    // A refused withdrawal raises the version of the row, and nothing that anybody sees.
+    // Where Redis refuses, that raises the version of the row, and nothing that anybody sees.
     let shown = async || with(app.sale_now(&sale).await, &json!({"server_time": null}));
     let before = shown().await;
     assert_has(&before, json!({"stock": 7, "remaining": 3}));
-    for too_much in [-4, -7, -8, -100_000_000] {
+    let version = format!("SELECT version FROM sales WHERE id = {sale}");
+    for (too_much, claims) in [(-4, 1), (-7, 1), (-8, 0), (-100_000_000, 0)] {
+        let claimed = app.number(&version).await + claims;
         refused(too_much).await;
         assert_eq!(shown().await, before);
+        assert_eq!(app.number(&version).await, claimed, "{too_much}");
     }
+    let (fresh, _) = app.services_without_tasks();
+    let taken = fresh.catalog.add_stock(sale.parse().expect("an id"), -8).await;
+    let all = matches!(taken, Err(ServiceError::NotEnoughRemaining { remaining: 3 }));
+    assert!(all, "where the sale is not cached: {taken:?}");
     changed(-1, json!({"stock": 6, "remaining": 2})).await;
     changed(-2, json!({"stock": 4, "remaining": 0, "state": "sold_out"})).await;
     app.shopper().refused(&sale, "sold_out").await;
