@@ -91,7 +91,6 @@ struct PostgresSnapshot {
     counts: HashMap<OrderStatus, i64>,
     duplicate_users: i64,
     outbox: i64,
-    approved: Vec<String>,
     live: HashMap<OrderId, UserId>,
 }
 
@@ -100,6 +99,7 @@ struct BothSides {
     quiet: bool,
     /// Redis need not hold the sale any more.
     evictable: bool,
+    approved: HashSet<String>,
     redis: RedisSnapshot,
     buyers: Vec<(UserId, OrderId)>,
     postgres: PostgresSnapshot,
@@ -133,6 +133,7 @@ impl Auditor {
         let sides = BothSides {
             quiet: before == redis,
             evictable: self.catalog.now() > postgres.sale.closes_at + EVICT_AFTER,
+            approved: self.catalog.approved_processes().await?,
             redis,
             buyers,
             postgres,
@@ -217,8 +218,6 @@ impl Auditor {
         let duplicate_users = duplicate_users.bind(id);
         let duplicate_users = duplicate_users.bind(i64::from(sale.per_user_limit));
         let duplicate_users: i64 = duplicate_users.fetch_one(&mut *snapshot).await?;
-        let approved = sqlx::query_scalar("SELECT run_id FROM redis_incarnation");
-        let approved = approved.fetch_all(&mut *snapshot).await?;
         let live = sqlx::query_as::<_, (OrderId, UserId)>(
             "SELECT id, user_id FROM orders
              WHERE sale_id = $1 AND status IN ('pending_payment', 'paid')",
@@ -231,7 +230,6 @@ impl Auditor {
             counts: counts.into_iter().collect(),
             duplicate_users,
             outbox: counters.1,
-            approved,
             live,
         }))
     }
@@ -344,10 +342,8 @@ impl BothSides {
             conserved &= at_rest[1].is_empty();
             problems.extend(at_rest.into_iter().flatten());
         }
-        let is_approved = |state: &Snapshot| {
-            let mut approved = self.postgres.approved.iter();
-            state.is_approved() && approved.any(|process| **process == *state.process)
-        };
+        let is_approved =
+            |state: &Snapshot| state.is_approved() && self.approved.contains(&*state.process);
         let users: HashSet<&UserId> = self.buyers.iter().map(|(user, _)| user).collect();
         Audit {
             sale_id: sale.id,

@@ -9,7 +9,7 @@ use crate::error::ServiceError;
 use crate::services::Services;
 use ::payments::ledger::books::Books;
 use clap::Args;
-use lab::terminal::say;
+use lab::terminal::{complain, say};
 use serde::Serialize;
 use std::io;
 use std::process::ExitCode;
@@ -38,8 +38,8 @@ pub struct AuditArgs {
 pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
     let opened = open::existing(&args.store).await?;
     let (services, wait) = (&opened.running.services, Duration::from_secs(args.wait));
-    let audits = match args.books {
-        true => Ok(Vec::new()),
+    let (audits, mut unread) = match args.books {
+        true => (Vec::new(), Vec::new()),
         false => audit_all(services, args.sale, wait).await,
     };
     let books = match args.sale {
@@ -48,25 +48,27 @@ pub async fn audit(args: AuditArgs) -> Result<ExitCode, AppError> {
     };
     opened.stores.redis.warn_unless_durable().await;
     opened.close().await;
-    let audits = audits?;
+    let is_shown = !audits.is_empty() || unread.is_empty();
     match (args.json, args.books, &books) {
         (true, true, Some(Ok(books))) => print_json(books)?,
-        (true, false, _) => print_json(&audits)?,
-        (false, false, _) => print(&audits),
+        (true, false, _) if is_shown => print_json(&audits)?,
+        (false, false, _) if is_shown => print(&audits, unread.len()),
         _ => {}
     }
-    let broken = audits.iter().any(|audit| !audit.ok);
-    let books = match books.transpose() {
-        Err(_) if broken => return Ok(ExitCode::from(1)),
-        books => books.map_err(ServiceError::from)?,
-    };
+    let books = books.transpose().unwrap_or_else(|error| {
+        unread.push(ServiceError::from(error).to_string());
+        None
+    });
+    for why in &unread {
+        complain!("flash-sale: {why}");
+    }
     if let (false, Some(books)) = (args.json, &books) {
         say!("{books}");
     }
     let books_are = |right: fn(&Books) -> bool| books.as_ref().is_none_or(right);
-    let ok = !broken && books_are(|books| books.ok);
+    let ok = audits.iter().all(|audit| audit.ok) && books_are(|books| books.ok);
     let compared = audits.iter().all(|audit| audit.quiescent) && books_are(|books| books.quiescent);
-    Ok(match (ok, compared) {
+    Ok(match (ok, compared && unread.is_empty()) {
         (true, true) => ExitCode::SUCCESS,
         (false, _) => ExitCode::from(1),
         (true, false) => ExitCode::from(2), // not everything could be compared
@@ -79,22 +81,28 @@ fn print_json(value: &impl Serialize) -> Result<(), AppError> {
     Ok(())
 }
 
+/// The audits, and why others could not be made.
 async fn audit_all(
     services: &Services,
     only: Option<SaleId>,
     wait: Duration,
-) -> Result<Vec<Audit>, AppError> {
-    services.catalog.refresh_catalogue().await?;
+) -> (Vec<Audit>, Vec<String>) {
+    if let Err(error) = services.catalog.refresh_catalogue().await {
+        return (Vec::new(), vec![error.to_string()]);
+    }
     let known = services.catalog.cache.cached_sales();
     let known = || known.iter().map(|cached| cached.id).collect();
     let mut ids: Vec<SaleId> = only.map_or_else(known, |id| vec![id]);
     ids.sort();
     let deadline = Instant::now() + wait;
-    let mut audits = Vec::new();
+    let (mut audits, mut unread) = (Vec::new(), Vec::new());
     for id in ids {
-        audits.push(audit_until(services, id, deadline).await?);
+        match audit_until(services, id, deadline).await {
+            Ok(audit) => audits.push(audit),
+            Err(error) => unread.push(format!("sale {id}: {error}")),
+        }
     }
-    Ok(audits)
+    (audits, unread)
 }
 
 /// Audits again until both sides could be compared. A store may be away meanwhile.
@@ -114,7 +122,7 @@ async fn audit_until(
     }
 }
 
-fn print(audits: &[Audit]) {
+fn print(audits: &[Audit], unread: usize) {
     say!(
         "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>8} {:>9}  verdict",
         "sale",
@@ -146,11 +154,13 @@ fn print(audits: &[Audit]) {
     }
     let broken = audits.iter().filter(|audit| !audit.ok).count();
     let under_way = audits.iter().filter(|audit| !audit.quiescent).count();
-    match (broken, under_way) {
-        (0, 0) => say!("audit: ok ({} sales)", audits.len()),
-        (0, _) => say!(
+    let all = audits.len() + unread;
+    match (broken, unread, under_way) {
+        (0, 0, 0) => say!("audit: ok ({all} sales)"),
+        (0, 0, _) => say!(
             "audit: not conclusive (orders of {under_way} sales are under way; try a longer --wait)"
         ),
-        _ => say!("audit: BROKEN ({broken} of {} sales)", audits.len()),
+        (0, ..) => say!("audit: not conclusive ({unread} of {all} sales could not be read)"),
+        _ => say!("audit: BROKEN ({broken} of {all} sales)"),
     }
 }

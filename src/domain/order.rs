@@ -31,7 +31,7 @@ impl OrderStatus {
         Self::Rejected,
     ];
 
-    /// No transition leads out of it.
+    /// No transition leads out of it, but an operator's refund may cancel a paid order.
     pub const fn is_terminal(self) -> bool {
         !matches!(self, Self::Queued | Self::PendingPayment)
     }

@@ -31,7 +31,7 @@ pub struct Limits {
     user: DefaultKeyedRateLimiter<UserId>,
     /// New sessions from one address.
     session: DefaultKeyedRateLimiter<Address>,
-    /// All API requests of one address: wide, many shoppers may share it.
+    /// Requests of one address, but for files and probes: wide, many shoppers may share it.
     address: DefaultKeyedRateLimiter<Address, StateInformationMiddleware>,
     /// Wrong admin tokens from one address.
     admin: DefaultKeyedRateLimiter<Address>,
@@ -196,7 +196,7 @@ mod tests {
             (&"rate_limited".into(), &HeaderValue::from(1))
         );
         assert!(body["retry_after_ms"].as_u64().is_some_and(|wait| (1..=1_000).contains(&wait)));
-        // Another address is not affected; neither is what is not the API.
+        // Another address is not affected.
         let mut other = request(Method::POST, "/api/v1/session", &[], "");
         other
             .extensions_mut()

@@ -55,8 +55,8 @@ pub struct ProblemBody<'a> {
     /// With `not_open` and `waiting_room_not_open`.
     #[serde(skip_serializing_if = "Option::is_none", with = "time::serde::rfc3339::option")]
     opens_at: Option<OffsetDateTime>,
-    /// With `not_payable` and `not_cancellable`: where the order stands. (`status` is taken: RFC
-    /// 9457 has it be the HTTP status.)
+    /// With `not_payable`, `not_cancellable` and `not_refundable`: where the order stands.
+    /// (`status` is taken: RFC 9457 has it be the HTTP status.)
     #[serde(skip_serializing_if = "Option::is_none")]
     order_status: Option<OrderStatus>,
     /// With `not_enough_remaining`: how many units do remain.

@@ -1,8 +1,8 @@
 //! The transitions of an order, each a single statement.
 //!
-//! A cancelled handler leaves nothing open. Each begins with `UPDATE orders … WHERE status =
-//! 'pending_payment'`, so every race has one winner. Lock order everywhere: orders first, then
-//! sales by id.
+//! A cancelled handler leaves nothing open. Each changes an order only in the status that it leads
+//! out of, and a rejected one is written only if its id is new, so every race has one winner. Lock
+//! order everywhere: orders first, then sales by id.
 
 use crate::domain::{IdempotencyKey, OrderId, SaleId, UserId, from_unix_ms};
 use crate::order_log::{AcceptedBatch, AcceptedOrder};

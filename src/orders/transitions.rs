@@ -10,7 +10,7 @@ use crate::orders::statements;
 use std::sync::Arc;
 
 impl Orders {
-    /// Cancels the caller's order; its unit is buyable when this answers. Repeatable.
+    /// Cancels the caller's order and tries to make its unit buyable at once. Repeatable.
     pub async fn cancel(self: &Arc<Self>, user: UserId, id: OrderId) -> ServiceResult<Order> {
         if statements::mark_cancelled(&self.postgres, user, id).await? {
             self.fail_points.at("cancel.marked").await?;

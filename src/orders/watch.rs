@@ -44,6 +44,9 @@ impl OrderWatch {
         let entry = self.orders.entry(order.id);
         let entry = entry.or_insert_with(|| watch::channel(order.clone()).0);
         let mut receiver = entry.subscribe();
+        if order.status.is_terminal() {
+            entry.send_replace(order.clone()); // a refund follows a terminal state
+        }
         drop(entry);
         self.tell(&order);
         receiver.mark_changed();
@@ -54,8 +57,8 @@ impl OrderWatch {
     pub fn tell(&self, order: &Order) {
         if let Some(sender) = self.orders.get(&order.id) {
             sender.send_if_modified(|known| {
-                // Nothing follows a terminal state, and a row is never queued again: a late value
-                // is old.
+                // A late value is old after a terminal state (`subscribe` tells of a refund), and
+                // a row is never queued again.
                 let stale = known.status.is_terminal()
                     || order.status == crate::domain::OrderStatus::Queued
                     || known == order;

@@ -1,7 +1,9 @@
 //! The lab's own tables, in the schema `lab`. They are apart from the shop's, and so is the record
 //! of which migrations have run.
 
-use sqlx::{Connection, PgConnection, migrate::MigrateError, postgres::PgConnectOptions};
+use sqlx::{
+    ConnectOptions, Connection, PgConnection, migrate::MigrateError, postgres::PgConnectOptions,
+};
 use stores::migrations::migrator;
 
 const MIGRATIONS: &[(&str, &str)] = stores::migrations![
@@ -13,7 +15,7 @@ const MIGRATIONS: &[(&str, &str)] = stores::migrations![
 
 /// Brings the schema up to date. Several processes may do it at once: the migrator takes a lock.
 pub async fn migrate(postgres: &PgConnectOptions) -> Result<(), MigrateError> {
-    let options = postgres.clone().options([("search_path", "lab")]);
+    let options = postgres.clone().options([("search_path", "lab")]).disable_statement_logging();
     let mut session = PgConnection::connect_with(&options).await?;
     sqlx::query("SELECT pg_advisory_lock(hashtextextended('lab schema', 0))")
         .execute(&mut session)

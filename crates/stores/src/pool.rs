@@ -23,8 +23,8 @@ use sqlx::postgres::{
     PgArguments, PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo,
 };
 use sqlx::{
-    AssertSqlSafe, Connection, Either, Execute, Executor, PgConnection, PgPool, Postgres, Row,
-    SqlStr,
+    AssertSqlSafe, ConnectOptions, Connection, Either, Execute, Executor, PgConnection, PgPool,
+    Postgres, Row, SqlStr,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,7 +160,8 @@ impl Pool {
 
     /// A session outside the pool, so that a connection error keeps its reason.
     pub async fn session(&self) -> sqlx::Result<PgConnection> {
-        let options = own_session(self.direct().clone());
+        // A migration may take long, and its warning would be a whole file of SQL.
+        let options = own_session(self.direct().clone()).disable_statement_logging();
         let connecting = async {
             let mut connection = PgConnection::connect_with(&options).await?;
             check_session(&mut connection).await?;
