@@ -53,6 +53,15 @@ async fn a_process_sells_only_what_was_activated_in_it() {
     assert_eq!(ask(&first, sale, 1).await, SOLD);
     assert_eq!(ask(&first, sale, 2).await, Err(Fenced::Epoch));
 
+    // An approval of before a promotion of Postgres is void for the audit, too.
+    let (services, _) = services_without_tasks(&database, &first.url(), "");
+    for (ahead, approved) in [(0, true), (1, false), (-1, true)] {
+        let moved = format!("UPDATE redis_incarnation SET timeline = timeline + {ahead}");
+        database.connect().await.execute(AssertSqlSafe(moved)).await.expect("moved");
+        let audit = services.auditor.audit(sale).await.expect("an audit");
+        assert_eq!(audit.redis.run_id_approved, approved, "{ahead}");
+    }
+
     // A first replica changes what INFO says of replication, and nothing that matters.
     follow(&second, &first).await;
     assert_eq!(ask(&first, sale, 1).await, SOLD);

@@ -146,6 +146,22 @@ async fn commands_work_without_a_server_and_beside_one() {
 async fn an_audit_of_an_older_schema_changes_nothing_and_says_what_to_do() {
     let (home, database) = Home::on_shared_servers("older:").await;
     home.run("audit").await.assert_done();
+    // A migration that takes its time, here for locks, dumps no SQL.
+    let (mut holder, mut other) = (database.connect().await, database.connect().await);
+    let lock = "SELECT pg_advisory_lock(hashtextextended('lab schema', 0));
+                BEGIN; LOCK _sqlx_migrations";
+    holder.execute(lock).await.expect("the locks");
+    let slowly = async {
+        for release in ["ROLLBACK", "SELECT pg_advisory_unlock_all()"] {
+            let waits = "SELECT 1 FROM pg_stat_activity
+                         WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            wait_for!(other.fetch_optional(waits).await.is_ok_and(|waits| waits.is_some()));
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+            holder.execute(release).await.expect("released");
+        }
+    };
+    let (migrated, ()) = tokio::join!(home.run("migrate"), slowly);
+    assert!(!migrated.assert_done().stderr.contains("slow statement"), "{migrated:?}");
     let forget =
         "DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
     database.connect().await.execute(forget).await.expect("a migration is forgotten");

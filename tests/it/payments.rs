@@ -254,7 +254,11 @@ async fn an_operators_refund_returns_the_money_once_and_the_unit_if_told_to() {
     till.assert_books(0, 2).await;
     let expected = json!({"paid": 1, "cancelled": 1, "remaining": 18});
     till.app.assert_sound_with(&till.sale, expected).await;
+    let (orders, id) = (&till.app.services.orders, kept.parse().expect("an id"));
+    let watching = async || orders.watch_order(keeper.user, id).await.expect("the order");
+    let _first = watching().await;
     till.refund(kept, true).await.must_be(200).assert_has(json!({"status": "cancelled"}));
+    assert_eq!(watching().await.borrow().status.as_str(), "cancelled");
     let expected = json!({"paid": 0, "cancelled": 2, "remaining": 19});
     till.app.assert_sound_with(&till.sale, expected).await;
     till.assert_books(0, 2).await;

@@ -5,7 +5,7 @@ use crate::support::buggy_sale::{BuggySale, Manner};
 use crate::support::prelude::*;
 
 /// What is another at each run, or with each line that is added to a source.
-const VARIES: [(&str, &str); 12] = [
+const VARIES: [(&str, &str); 13] = [
     (r"http://127\.0\.0\.1:\d+", "[server]"),
     // Attempts a second and a latency: right-aligned, before the verdict.
     (r" {2,}\d+ +\d+\.\d  ", "  [rate]  [ms]  "),
@@ -21,6 +21,8 @@ const VARIES: [(&str, &str); 12] = [
     (r"(?m)^  (Played again|本机曾停顿).*\n", ""),
     // It stood still for less, and a lease that nobody holds any more was seen to be over earlier.
     (r"(?m)^ +(?:·  ){5}lock:phone = (no such key|不存在)\n", ""),
+    // A busy machine: a statement took over a second.
+    (r"(?m)^\S+Z  WARN sqlx::query: slow statement.*\n", ""),
 ];
 
 fn shown(name: &str, text: &str, filters: &[(&str, &str)]) {
@@ -112,5 +114,17 @@ async fn audit() {
     let broken = home.run("audit --wait 0").await;
     assert_eq!(broken.code, Some(1), "{broken:?}");
     text += &broken.stdout;
+    // A sale that cannot be read hides no other.
+    let mut redis = redis_connection(&Servers::shared().await.redis.url()).await;
+    let log = Keys::new("seen:").log("1".parse().expect("an id"));
+    let () = redis.set(log, "no log").await.expect("SET");
+    let unread = home.run("audit --wait 0").await;
+    assert_eq!(unread.code, Some(1), "{unread:?}");
+    assert!(unread.stderr.contains("flash-sale: sale 1: redis: "), "{unread:?}");
+    text += &unread.stdout;
+    let repaired = damage.replace("taken = 3", "taken = 0");
+    database.connect().await.execute(AssertSqlSafe(repaired)).await.expect("repaired");
+    let unread = home.run("audit --json --wait 0").await;
+    assert_eq!((unread.code, unread.json().as_array().map(Vec::len)), (Some(2), Some(3)));
     shown("audit", &text, &[]);
 }
