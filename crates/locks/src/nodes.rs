@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! on each node:  NAME  string: the holder's token, expires with the lease
-//!                NAME:freed  sorted set: the tokens given back in the last seconds
+//!                NAME:freed  list: the tokens given back in the last seconds
 //! ```
 //!
 //! Not given: a fencing token, since numbers of independent nodes cannot be compared.

@@ -5,7 +5,7 @@
 //! ```text
 //! NAME        hash: owner, fencing, a field holding:REQUEST for each hold; expires with the lease
 //! NAME:fence  integer: how often the lock changed hands, never expires
-//! NAME:freed  sorted set: requests given back lately, since a release may be asked for twice
+//! NAME:freed  list: requests given back lately, since a release may be asked for twice
 //! NAME:free   channel: one message when the last holding was given back
 //! ```
 //!

@@ -3,7 +3,7 @@
 //! ```text
 //! NAME        string: the holder's token, expires with the lease
 //! NAME:fence  integer: how often the lock was taken (only with `fenced`), never expires
-//! NAME:freed  sorted set: tokens given back lately, since a release may be asked for twice
+//! NAME:freed  list: tokens given back lately, since a release may be asked for twice
 //! ```
 //!
 //! Crashes. Of the holder: the lease ends. Of Redis, with its data: nothing. Without its data: lock
