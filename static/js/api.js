@@ -76,19 +76,21 @@ export const backoff = (attempt, base = 500, cap = 15_000) => 250 + Math.random(
 
 /** Repeats `work` every `period()` ms (jittered) while the page is visible; failures back off. Returns {now, stop}. */
 export function poll(work, period) {
-  let timer, running = false, stopped = false, failures = 0;
+  let timer, running = false, stopped = false, failures = 0, soon = null;
   const run = async () => {
     clearTimeout(timer);
     if (running || stopped || document.hidden) return;
     running = true;
+    soon = null;
     try { await work(); failures = 0; } catch { failures += 1; }
     running = false;
-    if (!stopped) timer = setTimeout(run, failures ? backoff(failures, 1000, 30_000) : jitter(period()));
+    if (!stopped) timer = setTimeout(run, soon ?? (failures ? backoff(failures, 1000, 30_000) : jitter(period())));
   };
   document.addEventListener('visibilitychange', run);
   run();
   return {
-    now: (delay = 0) => { clearTimeout(timer); timer = setTimeout(run, delay); },
+    /** Works again so much later; after the round that goes on, if there is one. */
+    now: (delay = 0) => { soon = delay; if (!running) { clearTimeout(timer); timer = setTimeout(run, delay); } },
     stop: () => { stopped = true; clearTimeout(timer); document.removeEventListener('visibilitychange', run); },
   };
 }

@@ -177,7 +177,6 @@ function describe() {
   const time = timeout % 60 ? t('seconds', { n: timeout }) : t('minutes', { n: timeout / 60 });
   text($('#fact-limit'), t('sale.limit', { n: sale.per_user_limit }));
   text($('#fact-timeout'), t('sale.timeout', { time }));
-  text($('#fact-window'), t('sale.window', { from: moment(sale.opens_at, clock.now()), to: moment(sale.closes_at, clock.now()) }));
   $('#page').removeAttribute('aria-busy');
 }
 
@@ -215,6 +214,8 @@ function render(changed = true) {
   const { words, low } = stockWords(sale, saleState);
   text($('#stock'), words);
   $('#stock').classList.toggle('low', low);
+  const closedEarly = sale.state === 'ended' && Date.parse(sale.closes_at) > now;
+  text($('#fact-window'), t(closedEarly ? 'sale.closed_early' : 'sale.window', { from: moment(sale.opens_at, now), to: moment(sale.closes_at, now) }));
   stockBar($('#bar'), sale, ['pending_payment', 'paid', 'paying', 'queued'].includes(state.name));
   $('#units').textContent = t('sale.units', { n: number(sale.stock) }) + (sale.stock > SQUARES ? ` · ${t('sale.square', { n: number(sale.stock / SQUARES, { maximumFractionDigits: 1 }) })}` : '');
 }

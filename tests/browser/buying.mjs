@@ -106,6 +106,8 @@ export function buying(stage) {
         await still(verb);
         assert.equal(await page.getAttribute('#buy', 'aria-disabled'), String(name !== 'ready'));
       }
+      assert.match(await page.textContent('#fact-window'), /^Closed early/);
+      assert.ok(await page.isHidden('#link'), 'nothing is live that has ended');
       await page.leave();
     });
 

@@ -45,6 +45,7 @@ export default {
   'sale.about': 'About this product',
   'sale.limit': ({ n }) => (n === 1 ? 'One per person' : `At most ${n} per person`),
   'sale.window': 'Open from {from} until {to}',
+  'sale.closed_early': 'Closed early; planned from {from} until {to}',
   'sale.timeout': 'Pay within {time} of buying, or the unit goes back on sale',
   'sale.units': '{n} in this sale',
   'sale.square': 'a square is {n} of them',

@@ -62,6 +62,7 @@ export default {
   'sale.about': '商品介绍',
   'sale.limit': ({ n }) => (n === 1 ? '每人限购一件' : `每人限购 ${n} 件`),
   'sale.window': '抢购时间：{from} 至 {to}',
+  'sale.closed_early': '已提前结束，原定 {from} 至 {to}',
   'sale.timeout': '抢到后请在 {time}内付款，逾期将放回库存',
   'sale.units': '本场共 {n} 件',
   'sale.square': '一格代表 {n} 件',
