@@ -89,7 +89,6 @@ export function poll(work, period) {
   document.addEventListener('visibilitychange', run);
   run();
   return {
-    /** Works again so much later; after the round that goes on, if there is one. */
     now: (delay = 0) => { soon = delay; if (!running) { clearTimeout(timer); timer = setTimeout(run, delay); } },
     stop: () => { stopped = true; clearTimeout(timer); document.removeEventListener('visibilitychange', run); },
   };
