@@ -210,7 +210,9 @@ function remains(shared) {
   return { remaining: number };
 }
 
-/** Who was told of which orders; an answer without an id counts only where no other answer has one. */
+/**
+ * Who was told of which orders; an answer without an id counts only where no other answer has one.
+ */
 function told(storm) {
   const sold = storm.requests.filter(isSold);
   const named = new Set(sold.filter(({ order_id: id }) => id !== undefined).map(({ user }) => user));
@@ -227,7 +229,10 @@ function missing(storm, end, buyers) {
   return buyers.filter((own) => !served.has(String(own.user)));
 }
 
-/** What is stored once it is all that was told of and stays so, or once nothing has changed for a while. */
+/**
+ * What is stored once it is all that was told of and stays so, or once nothing has changed for a
+ * while.
+ */
 function settled(storm, buyers) {
   let [end, quiet] = [readable(storm.shared), 0];
   // A server may still be working on what it has not answered, put off or only accepted.

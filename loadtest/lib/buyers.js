@@ -40,8 +40,8 @@ export function openSession(name) {
 const MOST_OPENED = 5000;
 
 /**
- * Makes sure of `count` different shoppers: those of TOKENS_FILE, else it opens sessions. Call it in setup() and hand the
- * result to `buyer`.
+ * Makes sure of `count` different shoppers: those of TOKENS_FILE, else it opens sessions. Call it
+ * in setup() and hand the result to `buyer`.
  */
 export function findBuyers(count) {
   if (TOKENS_FILE) {
@@ -79,7 +79,10 @@ export function findBuyers(count) {
   return { opened };
 }
 
-/** The token of buyer number `index`, which counts from 0; `findBuyers` has made sure that there are as many. */
+/**
+ * The token of buyer number `index`, which counts from 0; `findBuyers` has made sure that there are
+ * as many.
+ */
 export function buyer(buyers, index) {
   return buyers.opened ? buyers.opened[index] : fileTokens[index];
 }

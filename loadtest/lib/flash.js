@@ -86,7 +86,10 @@ export function act(verb, token, orderId) {
   return call('POST', `/api/v1/orders/${orderId}/${verb}`, { token, name: `POST /api/v1/orders/{id}/${verb}` });
 }
 
-/** The same for a person who has just bought: an order that is on its way into the database answers `still_queued`. */
+/**
+ * The same for a person who has just bought: an order that is on its way into the database answers
+ * `still_queued`.
+ */
 export function actWhenWritten(verb, token, orderId) {
   let response;
   waitFor(() => {

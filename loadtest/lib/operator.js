@@ -5,7 +5,10 @@ import { acceptedMinusRows } from './flash.js';
 import { giveUp, guarded, promise } from './promises.js';
 import { admin, waitFor } from './requests.js';
 
-/** For scripts that end with `judge`: every purchase answered 202 is a row, and there is no row that nobody was told of. */
+/**
+ * For scripts that end with `judge`: every purchase answered 202 is a row, and there is no row that
+ * nobody was told of.
+ */
 export const nothingLost = { flash_accepted_minus_rows: ['count==0'] };
 
 const auditLive = new Gauge('flash_audit_live');
@@ -25,8 +28,9 @@ export function readAudit(saleId) {
 }
 
 /**
- * Asks the audit until nothing is on its way any more, and counts what it must say. Answers the last audit.
- * A backlog that does not drain within the seconds is itself a broken promise (invariant I10).
+ * Asks the audit until nothing is on its way any more, and counts what it must say. Answers the
+ * last audit. A backlog that does not drain within the seconds is itself a broken promise
+ * (invariant I10).
  */
 export function auditWhenQuiet(saleId, seconds = 30) {
   let audit = null;
@@ -69,8 +73,9 @@ export function closeSale(saleId) {
 }
 
 /**
- * The whole teardown of a script that has one sale: closes it, waits for the audit, and compares it with what the buyers
- * were told. `check(audit)` adds what only that script knows. `setupData` is what setup() returned, with `saleId` in it.
+ * The whole teardown of a script that has one sale: closes it, waits for the audit, and compares it
+ * with what the buyers were told. `check(audit)` adds what only that script knows. `setupData` is
+ * what setup() returned, with `saleId` in it.
  */
 export function judge(setupData, check = () => {}) {
   if (!setupData) return; // given up in setup; there is nothing to judge

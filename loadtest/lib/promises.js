@@ -13,7 +13,10 @@ export const always = {
   summaryTrendStats: ['med', 'p(95)', 'p(99)', 'max'],
 };
 
-/** Belongs into every script's thresholds. A promise broken in teardown fails the run too: k6 judges thresholds last. */
+/**
+ * Belongs into every script's thresholds. A promise broken in teardown fails the run too: k6 judges
+ * thresholds last.
+ */
 export const alwaysTrue = {
   flash_promises_broken: ['count==0'],
   flash_unexpected: ['count==0'],
@@ -23,7 +26,10 @@ const promises = new Counter('flash_promises'); // what was checked
 const broken = new Counter('flash_promises_broken'); // what did not hold
 const givenUp = new Counter('flash_given_up');
 
-/** Counts and reports one thing that has to hold. The run goes on, so that one failure does not hide the others. */
+/**
+ * Counts and reports one thing that has to hold. The run goes on, so that one failure does not hide
+ * the others.
+ */
 export function promise(holds, text) {
   promises.add(1);
   broken.add(holds ? 0 : 1);
@@ -41,7 +47,10 @@ export function complain(text) {
   if (complaints <= 3 || exec.vu.idInTest === 0) console.error(text); // 0: setup and teardown
 }
 
-/** k6 has ended the run and cut off this VU's request. What follows from that is nobody's fault, and not complained of. */
+/**
+ * k6 has ended the run and cut off this VU's request. What follows from that is nobody's fault, and
+ * not complained of.
+ */
 export function cutOff() {
   over = true;
 }
@@ -53,7 +62,10 @@ export function giveUp(reason) {
   exec.test.abort(reason);
 }
 
-/** Runs a part of the script. k6 logs an exception and goes on as if all were well; here it breaks a promise. */
+/**
+ * Runs a part of the script. k6 logs an exception and goes on as if all were well; here it breaks a
+ * promise.
+ */
 export function guarded(part) {
   try {
     part();

@@ -16,7 +16,9 @@ function ask(method, url, { body = null, headers = {}, name }) {
   }
 }
 
-/** Says what goes wrong from now on (`flash-sale sandbox-pay --help`); what is not named goes right. */
+/**
+ * Says what goes wrong from now on (`flash-sale sandbox-pay --help`); what is not named goes right.
+ */
 export function setFaults(faults) {
   if (!PAYMENT_URL || !PAYMENT_KEY) {
     giveUp('PAYMENT_URL and PAYMENT_KEY are not set: the address of the sandbox that the server pays with, and its key.');

@@ -3,7 +3,10 @@
 import { ENDINGS } from './flash.js';
 import { BASE_URL, OUT_DIR } from './settings.js';
 
-/** Reads k6's summary data by metric: `count('flash_won')`. A metric without a sample is not in there, and reads as 0. */
+/**
+ * Reads k6's summary data by metric: `count('flash_won')`. A metric without a sample is not in
+ * there, and reads as 0.
+ */
 function reader({ metrics }) {
   const value = (metric, key) => {
     const found = metrics[metric];
@@ -37,10 +40,13 @@ const line = (label, text) => `  ${label.padEnd(9)} ${text}`;
 /**
  * For handleSummary.
  *
- * `more(read)` adds lines of the script's own, as `[label, text]`. `asked` is how many arrivals an open model asked for.
- * `isLimit(metric)` says which thresholds only look for a limit: to cross one of those is a finding and no failure.
+ * `more(read)` adds lines of the script's own, as `[label, text]`. `asked` is how many arrivals an
+ * open model asked for.
+ * `isLimit(metric)` says which thresholds only look for a limit: to cross one of those is a finding
+ * and no failure.
  *
- * PASSED repeats k6's own judgement of the thresholds, so that what is printed and the exit code cannot differ.
+ * PASSED repeats k6's own judgement of the thresholds, so that what is printed and the exit code
+ * cannot differ.
  */
 export function summary(name, data, { more = () => [], asked = 0, isLimit = () => false } = {}) {
   if (!data.metrics) {

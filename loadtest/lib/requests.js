@@ -10,9 +10,10 @@ import { ADMIN_TOKEN, BASE_URL, mistakes } from './settings.js';
 http.setResponseCallback(http.expectedStatuses({ min: 200, max: 499 }));
 
 /**
- * One request. `name` groups the URLs of one route in k6's own metrics; without it every order id is a metric of its own.
- * Answers `{status, body, error, headers, timings, data, code}`: `data` is the parsed body or null, `code` the problem's
- * code or ''. (A copy, because k6's own response takes no new fields.)
+ * One request. `name` groups the URLs of one route in k6's own metrics; without it every order id
+ * is a metric of its own. Answers `{status, body, error, headers, timings, data, code}`: `data` is
+ * the parsed body or null, `code` the problem's code or ''. (A copy, because k6's own response
+ * takes no new fields.)
  */
 export function call(method, path, options) {
   return orGiveUp(request(method, path, options));
@@ -42,7 +43,10 @@ function request(method, path, { token, body, headers, name, timeout = '15s' } =
   return understood(response);
 }
 
-/** Many requests at the same time, as many as the option `batchPerHost` says. Answers what `call` would, for each. */
+/**
+ * Many requests at the same time, as many as the option `batchPerHost` says. Answers what `call`
+ * would, for each.
+ */
 export function batch(requests) {
   let responses;
   try {
@@ -100,7 +104,8 @@ export function admin(method, path, body, name) {
 }
 
 /**
- * Ends the run unless the settings make sense and the server is there and ready. The first thing in every setup().
+ * Ends the run unless the settings make sense and the server is there and ready. The first thing in
+ * every setup().
  * `operator: false` for a script that asks nothing of the admin routes.
  */
 export function serverOrGiveUp({ operator = true } = {}) {
@@ -113,12 +118,17 @@ export function serverOrGiveUp({ operator = true } = {}) {
   }
 }
 
-/** The server's clock in milliseconds, right to half a second. k6 may run on a machine whose clock is another. */
+/**
+ * The server's clock in milliseconds, right to half a second. k6 may run on a machine whose clock
+ * is another.
+ */
 export function serverNow() {
   return Date.parse(call('GET', '/healthz').headers.Date) + 500;
 }
 
-/** Calls `look` until it answers something true or the seconds are over; answers its last answer. */
+/**
+ * Calls `look` until it answers something true or the seconds are over; answers its last answer.
+ */
 export function waitFor(look, seconds = 10, pause = 0.05) {
   const deadline = Date.now() + seconds * 1000;
   for (;;) {

@@ -7,7 +7,10 @@ export const ADMIN_TOKEN = __ENV.ADMIN_TOKEN || '';
 export const TOKENS_FILE = __ENV.TOKENS_FILE || '';
 export const OUT_DIR = __ENV.OUT_DIR || import.meta.resolve('../out').replace(/^file:\/\//, '');
 
-/** What is wrong with the settings. Said in setup(): an exception while k6 reads the script would come with its stack. */
+/**
+ * What is wrong with the settings. Said in setup(): an exception while k6 reads the script would
+ * come with its stack.
+ */
 export const mistakes = [];
 
 /** The whole number that a setting gives. */

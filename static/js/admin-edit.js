@@ -12,7 +12,10 @@ const FIELDS = {
   payment_timeout_secs: { key: 'admin.f.timeout', type: 'number', min: 1, step: 1, required: true, sent: (input) => input.valueAsNumber },
 };
 
-/** Asks, and gives `save` the members that were changed. If it throws, `words` says why, and the dialog stays. */
+/**
+ * Asks, and gives `save` the members that were changed. If it throws, `words` says why, and the
+ * dialog stays.
+ */
 export function editDialog(sale, save, words) {
   const fields = Object.entries(FIELDS).map(([name, { key, tag = 'input', shown = String, sent = ({ value }) => value.trim(), ...attributes }]) => {
     const input = h(tag, { id: `edit-${name}`, name, autocomplete: 'off', ...attributes });

@@ -27,7 +27,10 @@ export async function showBooks(read) {
   }
 }
 
-/** Where an order's money is, and a button that returns it; again until that is done, as the provider may have refused. */
+/**
+ * Where an order's money is, and a button that returns it; again until that is done, as the
+ * provider may have refused.
+ */
 export function moneyCell(order, returnIt) {
   const button = (words, label) => h('button', { class: 'button small', type: 'button', 'aria-label': label, onclick: returnIt }, words);
   if (!order.payment) return h('td');

@@ -53,7 +53,10 @@ function pointAt(form, name) {
 
 // ---- signing in ---------------------------------------------------------------------------------
 
-/** No call asks only "is this token right", so read the orders of some sale; of one that cannot be, if there is none. */
+/**
+ * No call asks only "is this token right", so read the orders of some sale; of one that cannot be,
+ * if there is none.
+ */
 async function prove() {
   ({ sales } = await call('GET', '/api/v1/sales'));
   const id = sales[0]?.id ?? '0';

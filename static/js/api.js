@@ -74,7 +74,10 @@ export const jitter = (ms, share = 0.25) => ms * (1 - share + 2 * share * Math.r
 /** Exponential back-off with full jitter and a floor. */
 export const backoff = (attempt, base = 500, cap = 15_000) => 250 + Math.random() * Math.min(cap, base * 2 ** attempt);
 
-/** Repeats `work` every `period()` ms (jittered) while the page is visible; failures back off. Returns {now, stop}. */
+/**
+ * Repeats `work` every `period()` ms (jittered) while the page is visible; failures back off.
+ * Returns {now, stop}.
+ */
 export function poll(work, period) {
   let timer, running = false, stopped = false, failures = 0, soon = null;
   const run = async () => {

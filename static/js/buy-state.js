@@ -43,7 +43,10 @@ export const orderFacts = (order) => ({
   ...(order.payment && { payment: order.payment }),
 });
 
-/** The window is judged by the clock: a page opened early must not wait for news to learn that the second has come. */
+/**
+ * The window is judged by the clock: a page opened early must not wait for news to learn that the
+ * second has come.
+ */
 function marketOf(sale, now) {
   if (sale.state === 'ended' || now >= sale.closesAt) return 'ended';
   if (now < sale.opensAt) return sale.state === 'paused' ? 'paused' : 'not_open';
@@ -106,7 +109,10 @@ function adopt(s, order) {
 const send = (key, delayMs = 0) => ({ type: 'send', key, delayMs });
 const followed = (id) => ({ type: 'follow', id });
 
-/** Nobody knows what became of the intent: a click may ask again after `wait`, and the page asks by itself later. */
+/**
+ * Nobody knows what became of the intent: a click may ask again after `wait`, and the page asks by
+ * itself later.
+ */
 function unknown(s, notice, wait, random, now) {
   const until = now + wait, pause = Math.min(AGAIN_MOST_MS, AGAIN_MS * 2 ** (s.intent.rounds ?? 0)) * (1 + random);
   return [{ ...s, intent: { ...s.intent, open: true }, sending: false, notice, hold: { why: 'unavailable', until, again: until + pause } }];
@@ -233,7 +239,10 @@ const HANDLERS = {
   /** Paying or cancelling was answered with ORDER. */
   acted: (s, { order }) => (s.order?.id === order.id ? [{ ...adopt(s, order), action: null, notice: null }] : [{ ...s, action: null }]),
 
-  /** Paying or cancelling did not work: say so, and look at the order again. Both are safe to repeat. */
+  /**
+   * Paying or cancelling did not work: say so, and look at the order again. Both are safe to
+   * repeat.
+   */
   action_failed: (s, { code, known = true }) => (s.action
     ? [{ ...s, action: null, notice: known ? code : `${s.action}_unknown` }, { type: 'refresh_order', id: s.order.id }]
     : [s]),

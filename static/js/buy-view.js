@@ -27,7 +27,10 @@ const TONES = {
   expired: 'over', cancelled: 'over', rejected: 'bad',
 };
 
-/** {tone, clock, button: {label: [key, params], action, busy}, second: {label, action}, say: [key, params]} */
+/**
+ * {tone, clock, button: {label: [key, params], action, busy}, second: {label, action}, say: [key,
+ * params]}
+ */
 export function view(s, now) {
   const seconds = s.hold ? Math.max(0, Math.ceil((s.hold.until - now) / 1000)) : 0;
   const again = canBuy(s, now) ? { label: ['buy.again'], action: 'buy' } : { label: marketButton(s, now) };

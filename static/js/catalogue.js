@@ -56,7 +56,10 @@ function update(entry, sale) {
   entry.stop = countdown(parts.clock, target, turned);
 }
 
-/** A second has come that changes something: show it now from the clock, and fetch the news a little later. */
+/**
+ * A second has come that changes something: show it now from the clock, and fetch the news a little
+ * later.
+ */
 function turned() {
   setTimeout(render);
   polling.now(300 + Math.random() * SPREAD_MS);

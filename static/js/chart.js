@@ -8,16 +8,25 @@ const LEAST_S = 30; // seconds across, however young the page is: a line should 
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** Up to the newest moment, or to now where there is none yet. uPlot's own idea for a single moment is a whole day. */
+/**
+ * Up to the newest moment, or to now where there is none yet. uPlot's own idea for a single moment
+ * is a whole day.
+ */
 function across({ data: [times] }) {
   const end = times.at(-1) ?? clock.now() / 1000;
   return [Math.min(times[0] ?? end, end - LEAST_S), end];
 }
 
-/** From nothing, with some air above; a few units at least, so that a lonely one does not look like a storm. */
+/**
+ * From nothing, with some air above; a few units at least, so that a lonely one does not look like
+ * a storm.
+ */
 const upwards = (_, low, high) => [0, Math.max(high ?? 0, 4) * 1.08];
 
-/** `lines` is [[field of a moment, name of a colour]…]. Answers a function that draws moments ({at, …} with ms times). */
+/**
+ * `lines` is [[field of a moment, name of a colour]…]. Answers a function that draws moments ({at,
+ * …} with ms times).
+ */
 export function chart(box, lines) {
   let plot, em, data = [[], ...lines.map(() => [])];
 

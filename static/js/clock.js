@@ -30,7 +30,10 @@ export class Clock {
     return now + this.shown;
   }
 
-  /** An answer with this time stamp was asked for at `sent` and began to arrive at `received` (both monotonic). */
+  /**
+   * An answer with this time stamp was asked for at `sent` and began to arrive at `received` (both
+   * monotonic).
+   */
   observe(stamp, sent, received) {
     const server = Date.parse(stamp);
     if (Number.isNaN(server)) return;
@@ -43,7 +46,9 @@ export class Clock {
     if (error <= aged || contradicts) Object.assign(this, { offset, error, learntAt: received });
   }
 
-  /** A pushed time stamp is late by an unknown amount, so it can only prove that our clock is slow. */
+  /**
+   * A pushed time stamp is late by an unknown amount, so it can only prove that our clock is slow.
+   */
   atLeast(stamp) {
     const behind = Date.parse(stamp) - (this.monotonic() + this.offset);
     if (behind > 0) this.offset += behind;

@@ -4,7 +4,10 @@ import { clock } from './clock.js';
 import { parts } from './format.js';
 import { t } from './strings.js';
 
-/** Milliseconds until a countdown to `target` shows another second; at the last one, until the target itself. */
+/**
+ * Milliseconds until a countdown to `target` shows another second; at the last one, until the
+ * target itself.
+ */
 export function untilNextChange(target, now) {
   const left = target - now;
   return left <= 0 ? Infinity : left % 1000 || 1000;
@@ -22,7 +25,10 @@ export function digits(ms) {
   return hours ? `${two(hours)}:${tail}` : tail;
 }
 
-/** Writes the time left to `target` (ms on the server's clock) into `element`; `done` runs when it is over. */
+/**
+ * Writes the time left to `target` (ms on the server's clock) into `element`; `done` runs when it
+ * is over.
+ */
 export function countdown(element, target, done = () => {}) {
   let timer;
   const tick = () => {

@@ -47,7 +47,10 @@ export function prepare(path, sale) {
   if (!work && now > Date.parse(sale.opens_at) - AHEAD_MS && sale.state !== 'ended') begin(path);
 }
 
-/** How likely the puzzle would be solved by now, 0 to 1; null where none is being solved. It depends on luck, hence no more than that. */
+/**
+ * How likely the puzzle would be solved by now, 0 to 1; null where none is being solved. It depends
+ * on luck, hence no more than that.
+ */
 export const progress = () => (work && !work.done ? 1 - Math.exp(-work.tried / work.all) : null);
 
 /** A solution is good for one purchase. */

@@ -2,7 +2,10 @@
 
 import { language } from './strings.js';
 
-/** The visitor's own variant of the page's language, if they have one: dates of en-GB differ from those of en-US. */
+/**
+ * The visitor's own variant of the page's language, if they have one: dates of en-GB differ from
+ * those of en-US.
+ */
 export const locale = globalThis.document
   ? navigator.languages.find((tag) => tag.startsWith(language)) ?? document.documentElement.lang
   : 'en-US';
@@ -19,7 +22,10 @@ export function digitsOf(currency) {
   return cached(Intl.NumberFormat, { style: 'currency', currency }).resolvedOptions().maximumFractionDigits;
 }
 
-/** Integer minor units → text. Whole amounts drop their zeros: prices here are shouted, not accounted. */
+/**
+ * Integer minor units → text. Whole amounts drop their zeros: prices here are shouted, not
+ * accounted.
+ */
 export function money(minor, currency) {
   try {
     const digits = digitsOf(currency);
@@ -31,7 +37,10 @@ export function money(minor, currency) {
   }
 }
 
-/** What someone typed, in major units → integer minor units, without floating point; null if it is not an amount. */
+/**
+ * What someone typed, in major units → integer minor units, without floating point; null if it is
+ * not an amount.
+ */
 export function minorUnits(text, currency) {
   const digits = digitsOf(currency);
   const match = /^(\d{1,12})(?:[.,](\d+))?$/.exec(text.trim());
@@ -59,7 +68,10 @@ export function moment(iso, now = Date.now()) {
 /** A time of day, to the second. */
 export const time = (at) => cached(Intl.DateTimeFormat, { timeStyle: 'medium' }).format(at);
 
-/** Milliseconds → {days, hours, minutes, seconds}, seconds rounded up so that "1" shows until the very end. */
+/**
+ * Milliseconds → {days, hours, minutes, seconds}, seconds rounded up so that "1" shows until the
+ * very end.
+ */
 export function parts(ms) {
   const total = Math.max(0, Math.ceil(ms / 1000));
   return { days: Math.floor(total / 86_400), hours: Math.floor(total / 3600) % 24, minutes: Math.floor(total / 60) % 60, seconds: total % 60 };

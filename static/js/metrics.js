@@ -24,7 +24,10 @@ export function parse(text) {
   return samples;
 }
 
-/** One look at the server, at `at` (ms): {at, verdicts: Map, buckets: [[upper bound in s, how many up to it]…], backlog}. */
+/**
+ * One look at the server, at `at` (ms): {at, verdicts: Map, buckets: [[upper bound in s, how many
+ * up to it]…], backlog}.
+ */
 export function look(text, at) {
   const verdicts = new Map(), buckets = [];
   let backlog = 0;
@@ -36,7 +39,10 @@ export function look(text, at) {
   return { at, verdicts, buckets: buckets.sort(([a], [b]) => a - b), backlog };
 }
 
-/** How many of each verdict came between two looks; null if the server started anew, or another one answered. */
+/**
+ * How many of each verdict came between two looks; null if the server started anew, or another one
+ * answered.
+ */
 export function between(before, after) {
   const counts = new Map();
   for (const [verdict, value] of after.verdicts) counts.set(verdict, value - (before.verdicts.get(verdict) ?? 0));
@@ -45,8 +51,9 @@ export function between(before, after) {
 }
 
 /**
- * The latency in seconds below which the share `q` of the purchases between two looks stayed; null if there were none.
- * Known to a bucket; within it, it is taken to be even, as Prometheus' histogram_quantile does.
+ * The latency in seconds below which the share `q` of the purchases between two looks stayed; null
+ * if there were none. Known to a bucket; within it, it is taken to be even, as Prometheus'
+ * histogram_quantile does.
  */
 export function quantile(before, after, q) {
   const earlier = new Map(before.buckets);

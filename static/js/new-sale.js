@@ -3,7 +3,10 @@
 
 import { minorUnits } from './format.js';
 
-/** {body}, or {wrong: {key of the complaint, name of the field}} where only this page can know better than the server. */
+/**
+ * {body}, or {wrong: {key of the complaint, name of the field}} where only this page can know
+ * better than the server.
+ */
 export function newSale(value, now) {
   const currency = value('currency');
   const body = { title: value('title'), currency, stock: Number(value('stock')), per_user_limit: Number(value('per_user_limit')) };

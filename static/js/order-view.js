@@ -2,7 +2,10 @@
 
 export const TERMINAL = ['paid', 'cancelled', 'expired', 'rejected'];
 
-/** How far an order has come. An operator may cancel one that is paid; after that it stays what it is. */
+/**
+ * How far an order has come. An operator may cancel one that is paid; after that it stays what it
+ * is.
+ */
 const COME = { queued: 0, pending_payment: 1, paid: 2, cancelled: 3, expired: 3, rejected: 3 };
 
 /** Where its money has something to tell that its status does not. */
@@ -11,13 +14,18 @@ const MONEY = {
   expired: ['pending', 'refunding', 'refunded'], cancelled: ['pending', 'refunding', 'refunded'],
 };
 
-/** The ending of the keys of its words: of its money if there is something to tell, else of its status. */
+/**
+ * The ending of the keys of its words: of its money if there is something to tell, else of its
+ * status.
+ */
 export const wordsOf = (order) => moneyOf(order) ?? order.status;
 
 /** The same, or null where its status says it all. */
 export const moneyOf = ({ status, payment }) => (MONEY[status]?.includes(payment) ? `${status}_${payment}` : null);
 
-/** Whether no more news is to be expected: the order is over, and none of its money is under way. */
+/**
+ * Whether no more news is to be expected: the order is over, and none of its money is under way.
+ */
 export const settled = ({ status, payment }) => TERMINAL.includes(status) && !['pending', 'refunding'].includes(payment);
 
 /** Whether `news` tells more than what is `known`; it may have been under way for longer. */

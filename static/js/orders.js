@@ -84,7 +84,10 @@ function take(order) {
 // wrong place.
 const newestFirst = () => [...rows.values()].sort((a, b) => (BigInt(a.order.order_id) < BigInt(b.order.order_id) ? 1 : -1));
 
-/** Newest first; what waits for the buyer stands above the history, and above both, whatever it becomes, what was just paid. */
+/**
+ * Newest first; what waits for the buyer stands above the history, and above both, whatever it
+ * becomes, what was just paid.
+ */
 function place() {
   const here = rows.get(HERE), sorted = newestFirst().filter((entry) => entry !== here);
   const open = sorted.filter((entry) => !TERMINAL.includes(entry.order.status));
@@ -161,7 +164,10 @@ async function refresh() {
 
 const whatFailed = (problem) => (problem.status ? errorWords(problem) : t('error.network'));
 
-/** An order that is older than the list's first page. Answers why it could not be read, unless it is not there. */
+/**
+ * An order that is older than the list's first page. Answers why it could not be read, unless it is
+ * not there.
+ */
 async function find(id) {
   try {
     take(await shop('GET', `/api/v1/orders/${encodeURIComponent(id)}`));

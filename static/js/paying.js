@@ -9,7 +9,10 @@ const PAGE = document.querySelector('meta[name="payment-page"]') !== null;
 const STOPPED_MS = 10_000;
 let back = () => {};
 
-/** Pays or cancels, both repeatable. Answers ORDER, or null: the browser goes to the provider's page. */
+/**
+ * Pays or cancels, both repeatable. Answers ORDER, or null: the browser goes to the provider's
+ * page.
+ */
 export async function act(id, verb) {
   const path = `/api/v1/orders/${encodeURIComponent(id)}`;
   if (verb !== 'pay' || !PAGE) return shop('POST', `${path}/${verb}`);
@@ -27,14 +30,20 @@ export async function act(id, verb) {
 
 const isAnswer = ({ status }) => status > 0 && status < 500;
 
-/** A failure's code, whether it is known what came of the call, and whether the same call may go better. */
+/**
+ * A failure's code, whether it is known what came of the call, and whether the same call may go
+ * better.
+ */
 export const whyNot = (problem) => {
   const answered = isAnswer(problem);
   // This click has charged nothing: there was no page to confirm on.
   return { code: problem.code, known: answered || problem.code === 'page_away', again: !answered || problem.code === 'still_queued' };
 };
 
-/** Calls `then` when a page that was on its way to the provider's is shown again by the back button, or was never left. */
+/**
+ * Calls `then` when a page that was on its way to the provider's is shown again by the back button,
+ * or was never left.
+ */
 export const cameBack = (then) => {
   back = then;
   addEventListener('pageshow', ({ persisted }) => { if (persisted) then(); });

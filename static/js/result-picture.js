@@ -58,7 +58,10 @@ function canvasOf({ sold, stock, line, name }) {
   return canvas;
 }
 
-/** Hands the picture to whoever shares files on this device, else to the downloads. `line` is what happened, `name` what did it. */
+/**
+ * Hands the picture to whoever shares files on this device, else to the downloads. `line` is what
+ * happened, `name` what did it.
+ */
 export async function share(result) {
   await Promise.race([document.fonts.load('700 54px "Archivo Narrow"').catch(() => {}), new Promise((done) => { setTimeout(done, 500); })]);
   const blob = await new Promise((done) => { canvasOf(result).toBlob(done, 'image/png'); });

@@ -9,7 +9,8 @@ export const joinsFrom = (sale) => Date.parse(sale.opens_at) - sale.waiting_room
 const OURS = ['queued', 'pending_payment', 'paid', 'already', 'buying', 'paying', 'cancelling', 'unavailable', 'too_fast'];
 
 /**
- * `shown` as view() gives it, `state` the machine's, `place` PLACE or null, `joining` whether an answer is awaited,
+ * `shown` as view() gives it, `state` the machine's, `place` PLACE or null, `joining` whether an
+ * answer is awaited,
  * `notice` what was said about the last attempt to join.
  */
 export function roomView(shown, { state, sale, place, joining, notice, now }) {

@@ -2,7 +2,10 @@
 
 const MINUTE = 60_000;
 
-/** Names of fields → what stands in them; `in_minutes` of a time is counted from now. Words are keys. */
+/**
+ * Names of fields → what stands in them; `in_minutes` of a time is counted from now. Words are
+ * keys.
+ */
 const TEMPLATES = {
   ten: { title: 'admin.t.ten', image_url: 'phone', price: '1', original: '999', stock: '10' },
   countdown: { title: 'admin.t.countdown', image_url: 'console', price: '249', original: '499', stock: '100', opens_at: { in_minutes: 2 } },

@@ -124,7 +124,10 @@ function learn(news) {
   dispatch('sale', { facts: saleFacts(sale) });
 }
 
-/** The whole sale again: what events do not carry (stock, closing time, words) may have changed, and so may the clocks. */
+/**
+ * The whole sale again: what events do not carry (stock, closing time, words) may have changed, and
+ * so may the clocks.
+ */
 async function refreshSale() {
   learn(await call('GET', SALE));
   describe();
@@ -220,7 +223,10 @@ function render(changed = true) {
   $('#units').textContent = t('sale.units', { n: number(sale.stock) }) + (sale.stock > SQUARES ? ` · ${t('sale.square', { n: number(sale.stock / SQUARES, { maximumFractionDigits: 1 }) })}` : '');
 }
 
-/** Those who wait as squares, oneself as the last; one square is several people where there are many. */
+/**
+ * Those who wait as squares, oneself as the last; one square is several people where there are
+ * many.
+ */
 function queue() {
   const bar = $('#queue'), waits = ['early', 'waiting'].includes(place?.state);
   bar.hidden = !sale.waiting_room;
@@ -230,7 +236,10 @@ function queue() {
   bar.style.setProperty('--at', n - 1);
 }
 
-/** One intent, one key. randomUUID would need https, and a demo is often shown over http on a local network. */
+/**
+ * One intent, one key. randomUUID would need https, and a demo is often shown over http on a local
+ * network.
+ */
 function newKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }

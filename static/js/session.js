@@ -39,7 +39,10 @@ async function find() {
 /** Two tabs of a first visit must not open a session each. (Without https there are no locks.) */
 const inTurn = (work) => (navigator.locks ? navigator.locks.request(MARKER, work) : work());
 
-/** The visitor's session; opened when there is none. A failure is not remembered: the next call tries again. */
+/**
+ * The visitor's session; opened when there is none. A failure is not remembered: the next call
+ * tries again.
+ */
 export function session() {
   current ??= inTurn(find).catch((problem) => { current = null; throw problem; });
   return current;

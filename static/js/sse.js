@@ -29,7 +29,8 @@ export function parser(emit) {
 }
 
 /**
- * Follows `url` until close(). `onEvent(name, value)` gets parsed JSON; `onStatus` gets `live`, `reconnecting` or `offline`;
+ * Follows `url` until close(). `onEvent(name, value)` gets parsed JSON; `onStatus` gets `live`,
+ * `reconnecting` or `offline`;
  * `onRefused(problem)` gets a 4xx that no retry will change, and ends the stream.
  */
 export function follow(url, { onEvent, onStatus = () => {}, onRefused = () => {} }) {

@@ -17,14 +17,20 @@ export function t(key, params = {}, otherwise) {
   return typeof value === 'function' ? value(params) : value.replace(/\{(\w+)\}/g, (_, name) => params[name] ?? '');
 }
 
-/** An error in the visitor's words, by its code; the server's own sentence where the code is not known here. */
+/**
+ * An error in the visitor's words, by its code; the server's own sentence where the code is not
+ * known here.
+ */
 export function errorWords(problem) {
   const key = `error.${problem.code}`;
   if (key in words) return t(key, { detail: problem.detail });
   return problem.detail || t('error.other', { code: problem.code ?? problem.message });
 }
 
-/** Remembers the other language and shows the page in it. What is under way lives on the server, so a reload keeps it. */
+/**
+ * Remembers the other language and shows the page in it. What is under way lives on the server, so
+ * a reload keeps it.
+ */
 export function switchLanguage(to) {
   try { localStorage.setItem(KEPT, to); } catch { /* private mode: this page only */ }
   dispatchEvent(new Event('flash-sale:language')); // for what a page has under way

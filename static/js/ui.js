@@ -5,7 +5,10 @@ import { number } from './format.js';
 
 export const $ = (selector, root = document) => root.querySelector(selector);
 
-/** h('p', {class: 'x', onclick: f, hidden: true}, 'text', node, …): text is always text, never markup. */
+/**
+ * h('p', {class: 'x', onclick: f, hidden: true}, 'text', node, …): text is always text, never
+ * markup.
+ */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -82,7 +85,9 @@ export function picture(url) {
 
 export const badge = (state) => h('span', { class: `badge ${state}` }, t(`state.${state}`));
 
-/** State as the clock sees it: a sale opens and ends on its second, not when the next answer comes. */
+/**
+ * State as the clock sees it: a sale opens and ends on its second, not when the next answer comes.
+ */
 export function stateAt(sale, now) {
   if (sale.state === 'ended' || now >= Date.parse(sale.closes_at)) return 'ended';
   if (sale.state === 'scheduled' && now >= Date.parse(sale.opens_at)) return 'open';
@@ -99,8 +104,9 @@ export function stockWords(sale, state) {
 }
 
 /**
- * A row of squares, one for a unit, or for as many as it takes where there are more than fit. The sold ones come first, and
- * the last of them is one's `own`. It is decoration: the words beside it say the same.
+ * A row of squares, one for a unit, or for as many as it takes where there are more than fit. The
+ * sold ones come first, and the last of them is one's `own`. It is decoration: the words beside it
+ * say the same.
  */
 export function stockBar(bar, sale, own = false) {
   const all = Math.max(1, sale.stock), share = Math.max(0, Math.min(1, sale.remaining / all));

@@ -40,7 +40,9 @@ function showSale() {
 
 const soldNow = () => audit?.live ?? sale.stock - sale.remaining;
 
-/** What the rows say counts; without an operator's token there is only the counter of what was sold. */
+/**
+ * What the rows say counts; without an operator's token there is only the counter of what was sold.
+ */
 function showVerdict() {
   const n = { sold: number(soldNow()), all: number(sale.stock) };
   text($('#verdict'), !audit ? t('wall.says.sold', n) : audit.oversold > 0 ? t('wall.says.oversold', { ...n, n: audit.oversold, over: number(audit.oversold) }) : t('wall.says.none', n));

@@ -55,8 +55,8 @@ export const head = (text) => hasher(text)('');
 const TELL_EVERY = 4096;
 
 /**
- * `challenge:number` whose hash begins with `bits` (at most 24) zero bits, tried from `from` on. `tell(n)` hears every now
- * and then that `n` more were tried.
+ * `challenge:number` whose hash begins with `bits` (at most 24) zero bits, tried from `from` on.
+ * `tell(n)` hears every now and then that `n` more were tried.
  */
 export function solve(challenge, bits, from = 0, tell = () => {}) {
   const below = 2 ** (32 - bits), start = `${challenge}:`, hash = hasher(start);

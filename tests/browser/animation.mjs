@@ -10,7 +10,10 @@ const chunk = (name, data) => {
 };
 const u24 = (value) => Buffer.from([value & 255, (value >> 8) & 255, (value >> 16) & 255]);
 
-/** The chunks of a still picture that are its image: lossy (VP8) or lossless (VP8L), perhaps with an alpha channel. */
+/**
+ * The chunks of a still picture that are its image: lossy (VP8) or lossless (VP8L), perhaps with an
+ * alpha channel.
+ */
 function image(webp) {
   const kept = [];
   for (let at = 12; at + 8 <= webp.length;) {

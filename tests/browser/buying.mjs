@@ -21,7 +21,10 @@ export function buying(stage) {
     return page;
   };
 
-  /** Watches that nothing on the page moves: remembers where button and panel are, complains when they are elsewhere. */
+  /**
+   * Watches that nothing on the page moves: remembers where button and panel are, complains when
+   * they are elsewhere.
+   */
   const steady = async (page) => {
     const place = () => page.evaluate(() => ['#panel', '#buy', '#second', '.about'].map((one) => {
       const { x, y, width, height } = document.querySelector(one).getBoundingClientRect();
@@ -190,8 +193,9 @@ export function buying(stage) {
   });
 
   /**
-   * The server as a test wants it to be, for states that a real one passes through too fast or not at will: every purchase
-   * and every question about an order waits until the test says how it ends.
+   * The server as a test wants it to be, for states that a real one passes through too fast or not
+   * at will: every purchase and every question about an order waits until the test says how it
+   * ends.
    */
   async function puppet(page, sale) {
     const order = (status, more = {}) => ({ order_id: '77', sale_id: sale.id, sale_title: sale.title, status, price_cents: 1, currency: 'USD', created_at: inMs(0), pay_by: inMs(240_000), paid_at: null, closed_at: null, ...more });

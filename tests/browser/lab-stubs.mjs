@@ -22,7 +22,10 @@ const NAIVE = CODE(`        let stock: i64 = tx.read("SELECT stock FROM lab.stoc
 const GUARDED = CODE(`        let taken = tx.write("UPDATE lab.stock SET stock = stock - 1 WHERE arena = $1 AND stock > 0").await?;
         if taken == 0 { return Ok(Outcome::SoldOut); }`);
 
-/** An excerpt as the server cuts it: the mark's own line is `marked_line`, the next one is what it marks. */
+/**
+ * An excerpt as the server cuts it: the mark's own line is `marked_line`, the next one is what it
+ * marks.
+ */
 const mark = (kind, words, code, file = 'crates/lab/src/strategies/naive.rs', first_line = 40) => ({ kind, words, file, first_line, marked_line: first_line + 3, code });
 const FLAWED = (say) => [
   mark('flaw', say('Nothing keeps the next buyer from reading the same number.', '没有什么能阻止下一个买家读到同一个数。'), 'async fn buy() {\n    let mut tx = begin().await?;\n    // look\n    //= FLAW\n    let stock = tx.read("SELECT stock").await?;\n    if stock < 1 { return Ok(SoldOut); }\n    work().await;\n    // write\n}\n'),
@@ -145,8 +148,9 @@ const ids = (say) => ({ sections: [
 ] });
 
 /**
- * Answers everything below /api/v1/lab for `page`. `how.refuse(method, path)` may answer with a problem {status, code} first.
- * What was asked is kept in the answer: [{method, path, query, body}].
+ * Answers everything below /api/v1/lab for `page`. `how.refuse(method, path)` may answer with a
+ * problem {status, code} first. What was asked is kept in the answer: [{method, path, query,
+ * body}].
  */
 export async function stubLab(page, how = {}) {
   const asked = [], arenas = new Map();

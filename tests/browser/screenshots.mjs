@@ -46,7 +46,10 @@ async function keep(name, page, what = page) {
   throw new Error(`${name} does not fit into ${LARGEST} bytes`);
 }
 
-/** The box grows when verdicts come: all frames get its last size, the earlier ones with their own background below. */
+/**
+ * The box grows when verdicts come: all frames get its last size, the earlier ones with their own
+ * background below.
+ */
 const sameSize = (frames, width, height) => Promise.all(frames.map(async ({ png, ms }) => ({
   ms, png: Buffer.from(await encoder.evaluate(async ([source, w, h]) => {
     const image = new Image();
@@ -60,7 +63,10 @@ const sameSize = (frames, width, height) => Promise.all(frames.map(async ({ png,
   }, [png.toString('base64'), width, height]), 'base64'),
 })));
 
-/** Frames ([{png, ms}]) as one moving picture; what does not move costs only the frames in which it stood still. */
+/**
+ * Frames ([{png, ms}]) as one moving picture; what does not move costs only the frames in which it
+ * stood still.
+ */
 async function keepMoving(name, frames) {
   const still = frames.filter(({ png }, index) => index === 0 || !png.equals(frames[index - 1].png));
   for (const [quality, wide, every] of [[0.7, 800, 1], [0.6, 720, 2], [0.5, 640, 2], [0.4, 640, 3], [0.3, 560, 4]]) {
@@ -88,7 +94,9 @@ async function keepMoving(name, frames) {
 const visit = (options) => visitor(browser, server, { width: 1280, height: 800, deviceScaleFactor: 1.5, ...options });
 const settled = (page) => page.evaluate(() => Promise.all(document.getAnimations().filter(({ effect }) => effect.getTiming().iterations !== Infinity).map(({ finished }) => finished)));
 
-/** Buys as fast as the server answers, until told to stop: mostly newcomers, some who come again. */
+/**
+ * Buys as fast as the server answers, until told to stop: mostly newcomers, some who come again.
+ */
 function storm(sale) {
   let going = true;
   const buyers = Promise.all(Array.from({ length: 24 }, async () => {

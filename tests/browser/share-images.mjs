@@ -27,7 +27,10 @@ const why = page(`<div class="words"><p class="count">${sold}</p><p>${sold} sold
 const CLIENTS = ['#1c5a86', '#ffc533', '#17693d', '#7a4b9a'], INK = '#1c1714', RED = '#a32210';
 const WIDE = 524, HIGH = 534, TOP = 96;
 
-/** What a failure looks like: who sent what to whom, who believed to hold the lock, and in red, since when two did. */
+/**
+ * What a failure looks like: who sent what to whom, who believed to hold the lock, and in red,
+ * since when two did.
+ */
 function diagram({ acts, actors, events }) {
   const { first, last } = acts.find((act) => act.verdict.broken), steps = events.slice(first, last + 1);
   const seen = actors.filter(({ id }) => steps.some((step) => [step.actor, step.to].includes(id)));

@@ -74,7 +74,10 @@ export class Provider {
   close() { return stop(this.process); }
 }
 
-/** An embedded server in a folder of its own, on a port of its own. Nothing of it is left after close(). */
+/**
+ * An embedded server in a folder of its own, on a port of its own. Nothing of it is left after
+ * close().
+ */
 export class Server {
   /** With `provider`, it pays with a sandbox. */
   static async start({ provider = false } = {}) {
@@ -141,9 +144,9 @@ export const launch = () => chromium.launch({
 });
 
 /**
- * A visitor: a context of its own (cookies, storage) and a page that notes whatever it should not have said. `expected`
- * names failures that the test itself brings about, by a part of the message. Without `hosted` the shop's pages pay at once,
- * as where there is no payment page.
+ * A visitor: a context of its own (cookies, storage) and a page that notes whatever it should not
+ * have said. `expected` names failures that the test itself brings about, by a part of the message.
+ * Without `hosted` the shop's pages pay at once, as where there is no payment page.
  */
 export async function visitor(browser, server, { locale = 'en-US', theme = 'light', width = 1280, height = 900, expected = [], hosted = false, ...more } = {}) {
   const context = await browser.newContext({ baseURL: server.url, locale, colorScheme: theme, viewport: { width, height }, ...more });

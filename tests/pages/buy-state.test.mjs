@@ -10,7 +10,10 @@ const OPENS = 1_000_000;
 const CLOSES = OPENS + 3_600_000;
 const sale = (change = {}) => ({ state: 'open', remaining: 5, limit: 1, opensAt: OPENS, closesAt: CLOSES, ...change });
 
-/** A machine with a clock of its own, which collects effects and checks that every state can be shown in words. */
+/**
+ * A machine with a clock of its own, which collects effects and checks that every state can be
+ * shown in words.
+ */
 class Page {
   constructor(facts = sale(), now = OPENS + 1000) {
     this.now = now;

@@ -11,7 +11,10 @@ import { parser } from '../../static/js/sse.js';
 
 describe('the clock', () => {
   const at = (ms) => new Date(ms).toISOString();
-  /** A clock on a machine whose own clock is wrong; `go` lets time pass, `tell` brings an answer of the server. */
+  /**
+   * A clock on a machine whose own clock is wrong; `go` lets time pass, `tell` brings an answer of
+   * the server.
+   */
   function machine() {
     let mono = 0;
     const clock = new Clock(() => mono, () => 500_000);

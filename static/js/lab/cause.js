@@ -10,7 +10,10 @@ const PLACES = ['the stock is read', 'the version is read', 'there is no order y
 
 const ms = (n) => t('ms', { n: number(n ?? 0, { maximumFractionDigits: 1 }) });
 
-/** Two requests of one race, each in a column of its own: when each began, where both stood, and what each was told. */
+/**
+ * Two requests of one race, each in a column of its own: when each began, where both stood, and
+ * what each was told.
+ */
 function collision({ place, buyers, at_ms: at, a, b }) {
   const words = PLACES.includes(place) ? t(`lab.place.${place}`) : place;
   const column = (name, side) => h('li', {}, h('b', {}, name), side ? h('span', {}, t('lab.why.began', { ms: ms(side.began_ms) })) : null,

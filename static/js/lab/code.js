@@ -12,7 +12,10 @@ export function codeView(source, { file = '.rs', label, marks = new Set() } = {}
   let running = null;
   return {
     element,
-    /** Marks the line that runs, and brings it into sight within its own box: the page itself stays where it is. */
+    /**
+     * Marks the line that runs, and brings it into sight within its own box: the page itself stays
+     * where it is.
+     */
     show(number) {
       running?.classList.remove('runs');
       running?.removeAttribute('aria-current');

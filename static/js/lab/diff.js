@@ -3,7 +3,10 @@
 
 const LONGEST = 1500; // lines; beyond it the table of the search would be too large, and nothing is marked
 
-/** [Set of line numbers only in `a`, Set of line numbers only in `b`], from 0. Blank space at both ends does not count. */
+/**
+ * [Set of line numbers only in `a`, Set of line numbers only in `b`], from 0. Blank space at both
+ * ends does not count.
+ */
 export function changed(a, b) {
   const left = a.map((line) => line.trim()), right = b.map((line) => line.trim());
   if (left.length > LONGEST || right.length > LONGEST) return [new Set(), new Set()];

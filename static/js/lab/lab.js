@@ -40,7 +40,10 @@ function readNow() {
   return reading.then((read) => read.open(...toRead), () => { reading = null; });
 }
 const near = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) { near.disconnect(); readNow(); } }, { rootMargin: '100px' });
-/** The visitor's own server, as if it were a strategy: what it is called, and whether it can run from where this page is seen. */
+/**
+ * The visitor's own server, as if it were a strategy: what it is called, and whether it can run
+ * from where this page is seen.
+ */
 const own = { id: OWN, title: t('lab.server.title'), available: { ok: isHere(location.hostname) } };
 const named = (key) => (key === OWN ? own : strategies.find(({ id }) => id === laneParts(key)[0]));
 const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false && (key !== OWN || setup.server));
@@ -152,7 +155,9 @@ async function demonstrate(strategy, show) {
   $('#race').scrollIntoView();
 }
 
-/** Something was chosen or written: the options that matter now, the button's words, the address. */
+/**
+ * Something was chosen or written: the options that matter now, the button's words, the address.
+ */
 function changed() {
   optionFields();
   const n = setup.strategies.length;
@@ -174,7 +179,9 @@ function fill() {
   changed();
 }
 
-/** Something was written: from here on the lanes run what the form says, not their demonstrations. */
+/**
+ * Something was written: from here on the lanes run what the form says, not their demonstrations.
+ */
 const asWritten = () => { setup.strategies = [...new Set(setup.strategies.map((key) => laneParts(key)[0]))]; };
 
 let shownOptions = '';
@@ -216,7 +223,10 @@ function laneOf(key, asked) {
   return { key, strategy, show: strategy.demonstrations?.find(({ id }) => id && id === laneParts(key)[1]), setup: structuredClone(laneSetup(asked, key, strategy)) };
 }
 
-/** `heat` is {lanes, together, run, at: which of its heats is on, states: of the lanes that have been}. */
+/**
+ * `heat` is {lanes, together, run, at: which of its heats is on, states: of the lanes that have
+ * been}.
+ */
 function begin(heat) {
   running = new AbortController();
   running.heat = heat;

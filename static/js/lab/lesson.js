@@ -169,7 +169,10 @@ function key(event) {
 
 // ---- the play -----------------------------------------------------------------------------------
 
-/** What a server said, as it said it; only what the play adds about its way is in words, and that it was not heard. */
+/**
+ * What a server said, as it said it; only what the play adds about its way is in words, and that it
+ * was not heard.
+ */
 function replied(reply) {
   const [, lost] = /^\(reply lost: (.*)\)$/s.exec(reply) ?? [], [, played] = /^(.*) \(played as lost\)$/s.exec(reply) ?? [];
   if (reply === '(not sent)') return { reply: t('lesson.not_sent'), heard: false };

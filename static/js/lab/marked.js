@@ -15,7 +15,10 @@ function code({ code: source, file, first_line: first, line: marked, label }, fr
   return element;
 }
 
-/** One mark: its words, its line with the lines around it, and the whole excerpt where there is more. `place` tells its code apart. */
+/**
+ * One mark: its words, its line with the lines around it, and the whole excerpt where there is
+ * more. `place` tells its code apart.
+ */
 export function marked(given, place = '') {
   const line = given.marked_line + 1; // the mark is a comment above the line that it marks
   const mark = { ...given, line, label: [place, t('lab.source_of', { title: `${given.file}:${line}` })].filter(Boolean).join(' · ') };

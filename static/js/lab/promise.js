@@ -3,7 +3,10 @@
 const HARMS = ['oversells', 'duplicates', 'undersells'];
 const RANK = { expected: 0, possible: 1 };
 
-/** {oversells, undersells, duplicates: never | possible | expected} → badges; one good badge if nothing can happen. */
+/**
+ * {oversells, undersells, duplicates: never | possible | expected} → badges; one good badge if
+ * nothing can happen.
+ */
 export function badges(harms = {}) {
   const found = HARMS.filter((harm) => harms[harm] in RANK).map((harm) => ({
     tone: harms[harm] === 'expected' && harm !== 'undersells' ? 'bad' : 'warn', key: `lab.harm.${harm}_${harms[harm]}`, rank: RANK[harms[harm]],

@@ -6,7 +6,10 @@ const POINTS = 60; // of a lane's little curve
 /** status: waiting, starting, running, done, refused. */
 export const lane = (id, stock) => ({ id, stock, status: 'waiting', sold: 0, oversold: 0, duplicates: 0, attempts: 0, of: 0, curve: [], progress: null, verdict: null, why: null });
 
-/** A lane after one more event of its arena; `progress` that comes out of order does not turn it back. */
+/**
+ * A lane after one more event of its arena; `progress` that comes out of order does not turn it
+ * back.
+ */
 export function after(state, name, news) {
   if (name === 'progress') {
     if (state.verdict || (news.attempts ?? 0) < state.attempts) return state;
@@ -29,8 +32,9 @@ const over = (news, stock) => Math.max(news.oversold ?? 0, (news.sold ?? 0) - st
 export const SQUARES = 60; // most in a row
 
 /**
- * A lane's row of squares. One square is one unit, or `per` units where there are too many; all lanes of a race have as many.
- * There is always air beyond the stock, so that an oversell has a place to go to.
+ * A lane's row of squares. One square is one unit, or `per` units where there are too many; all
+ * lanes of a race have as many. There is always air beyond the stock, so that an oversell has a
+ * place to go to.
  */
 export function scale(lanes) {
   const most = Math.max(1, ...lanes.map(({ sold, stock }) => Math.max(stock * 1.25, sold)));
@@ -47,14 +51,20 @@ export function outcome({ sold, stock, oversold, duplicates, lost, broken, under
   return { kind, n, tone: n === 0 ? 'good' : ['undersold', 'nothing'].includes(kind) ? 'warn' : 'bad' };
 }
 
-/** good, bad, warn, or nothing yet. Selling too much is bad at once; selling too little shows only in the end. */
+/**
+ * good, bad, warn, or nothing yet. Selling too much is bad at once; selling too little shows only
+ * in the end.
+ */
 export function tone({ status, oversold, duplicates, verdict }) {
   if (status === 'refused') return 'warn';
   const found = outcome({ ...verdict, oversold, duplicates }).tone;
   return found === 'bad' || verdict ? found : '';
 }
 
-/** The points of an SVG polyline in a box of 100 by 30: the curve of `field`, from nothing to the most there was. */
+/**
+ * The points of an SVG polyline in a box of 100 by 30: the curve of `field`, from nothing to the
+ * most there was.
+ */
 export function polyline(curve, field) {
   const values = curve.filter((point) => point[field] != null);
   if (values.length < 2) return '';

@@ -21,7 +21,10 @@
     }));
   }
 
-  /** The arena of a lane is named after it, so nothing has to be remembered: a page that is loaded again goes on. */
+  /**
+   * The arena of a lane is named after it, so nothing has to be remembered: a page that is loaded
+   * again goes on.
+   */
   function arena({ strategy, stock, nodes }) {
     return answer(201, { arena_id: [document.body.dataset.room, strategy, stock, nodes].join('-') });
   }

@@ -18,7 +18,10 @@ let shown = [], reported = [], nameOf = () => undefined, readIn = () => {};
 const title = (one) => nameOf(one.strategy)?.title ?? one.strategy;
 const showOf = (one) => (one.demonstration ? nameOf(one.strategy)?.demonstrations?.find(({ id }) => id === one.demonstration)?.teaches : null);
 
-/** `standing` are the arenas that still exist: only of those can the server make a report. `onSource(id)` shows a strategy's lines. */
+/**
+ * `standing` are the arenas that still exist: only of those can the server make a report.
+ * `onSource(id)` shows a strategy's lines.
+ */
 export function showResults(rows, named, standing, onSource) {
   shown = rows;
   nameOf = named;
@@ -42,8 +45,8 @@ export function showResults(rows, named, standing, onSource) {
 }
 
 /**
- * One bar for each row, on one scale; the figure stands beside it as text, so that nobody has to read a length. `limit` draws
- * a mark on the bar, as in the race.
+ * One bar for each row, on one scale; the figure stands beside it as text, so that nobody has to
+ * read a length. `limit` draws a mark on the bar, as in the race.
  */
 function bars(name, rows, value, tone, words = (one) => fixed(value(one)), limit = () => null) {
   const most = Math.max(1e-9, ...rows.flatMap((one) => [value(one) ?? 0, limit(one) ?? 0]));

@@ -39,7 +39,10 @@ export function csv(rows) {
 
 export const json = (rows) => `${JSON.stringify({ results: rows }, null, 2)}\n`;
 
-/** Rows → text for a link's fragment: small arrays, what was measured to the digit that the table shows, no explanations (they follow the language). */
+/**
+ * Rows → text for a link's fragment: small arrays, what was measured to the digit that the table
+ * shows, no explanations (they follow the language).
+ */
 export function pack(rows) {
   const lean = (value) => (typeof value === 'number' && !Number.isInteger(value) ? (value < 10 ? Math.round(value * 10) / 10 : Math.round(value)) : typeof value === 'boolean' ? Number(value) : value ?? null);
   const bytes = new TextEncoder().encode(JSON.stringify(rows.map((one) => COLUMNS.map(([, read]) => lean(read(one))))));

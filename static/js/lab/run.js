@@ -26,7 +26,10 @@ const isOwn = ({ strategy }) => strategy.id === OWN;
 const home = (one) => (isOwn(one) ? `${JUDGEMENTS}/${encodeURIComponent(one.arena)}` : path(one.arena));
 /** So much later, or when nobody waits any more. */
 const later = (ms, signal) => new Promise((done) => { setTimeout(done, ms); signal.addEventListener('abort', done, { once: true }); });
-/** Resolves once the last judgement that was started here has been refused, is followed or has stopped. */
+/**
+ * Resolves once the last judgement that was started here has been refused, is followed or has
+ * stopped.
+ */
 let former = Promise.resolve();
 
 async function remove(id) {
@@ -65,8 +68,9 @@ async function create(body, signal) {
 }
 
 /**
- * One heat: lanes ({key, strategy, setup}) at the same time. A lane that has an `arena` goes on with it, and is not stormed
- * again if it has `begun`. `onLane(state)` is told every change. Resolves to the states when all are done or refused;
+ * One heat: lanes ({key, strategy, setup}) at the same time. A lane that has an `arena` goes on
+ * with it, and is not stormed again if it has `begun`. `onLane(state)` is told every change.
+ * Resolves to the states when all are done or refused;
  * `signal` ends it early.
  */
 export async function heat(lanes, shared, onLane, signal) {
@@ -127,7 +131,10 @@ function storm(one, signal, onEvent) {
   });
 }
 
-/** Starts the storm, once the others that go on leave room for it. A judgement is there when it begins. */
+/**
+ * Starts the storm, once the others that go on leave room for it. A judgement is there when it
+ * begins.
+ */
 async function begin(one, signal) {
   if (isOwn(one)) await former;
   while (!signal.aborted && (isOwn(one) ? !one.arena : !one.begun)) {

@@ -22,10 +22,15 @@ export function bounded(name, given) {
   return Number.isFinite(value) ? Math.max(least, Math.min(most, value)) : otherwise;
 }
 
-/** A machine's own names for itself: only there may a server be judged, and only for those who sit at it. */
+/**
+ * A machine's own names for itself: only there may a server be judged, and only for those who sit
+ * at it.
+ */
 export const isHere = (host) => /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/.test(host);
 
-/** `localhost:9000/shop/` → `http://localhost:9000/shop`; '' for what is no address of this machine. */
+/**
+ * `localhost:9000/shop/` → `http://localhost:9000/shop`; '' for what is no address of this machine.
+ */
 export function serverOf(text) {
   const url = /^[\w+]+:\/\//.test(text) ? text : `http://${text}`;
   const { protocol, hostname, host, pathname, username, search } = URL.canParse(url) ? new URL(url) : {};
@@ -61,8 +66,9 @@ export function toQuery(setup) {
 }
 
 /**
- * A strategy's own options, then those that all have. The fields of the form are no options here; where nothing can crash,
- * nothing about crashes is asked; and where it can, each strategy names its own places.
+ * A strategy's own options, then those that all have. The fields of the form are no options here;
+ * where nothing can crash, nothing about crashes is asked; and where it can, each strategy names
+ * its own places.
  */
 export function optionsOf(strategy, shared = []) {
   if (strategy.id === OWN) return [];
@@ -82,10 +88,16 @@ export function laneSetup(setup, key, strategy) {
   return show ? { ...fromDemonstration(strategy, show), together: setup.together } : setup;
 }
 
-/** Whether its speed says something about the strategy: alone on the machine, and nobody forced into anybody. */
+/**
+ * Whether its speed says something about the strategy: alone on the machine, and nobody forced into
+ * anybody.
+ */
 export const isFair = (setup, lanes) => lanes === 1 && setup.options.interleave === 'off';
 
-/** Under what the lanes of a race run, of which `size` run at once: what that says about their speeds. */
+/**
+ * Under what the lanes of a race run, of which `size` run at once: what that says about their
+ * speeds.
+ */
 export function comparison(lanes, size) {
   if (lanes.some(({ key }) => key === OWN)) return size > 1 ? 'together' : 'own';
   if (lanes.some(({ show }) => show)) return 'shown';

@@ -27,7 +27,10 @@ function previousAct(line, step) {
   return step > line.acts[act].first ? line.acts[act].first : line.acts[act - 1]?.first ?? 0;
 }
 
-/** Everything that one moment shows. A key is `changed` if it is not as it was a step ago in the same act. */
+/**
+ * Everything that one moment shows. A key is `changed` if it is not as it was a step ago in the
+ * same act.
+ */
 export function moment(line, step) {
   const event = line.events[step], act = actAt(line, step);
   const before = step > line.acts[act].first ? line.events[step - 1].key_state ?? {} : {};
@@ -51,7 +54,10 @@ export function firstOverlap(line, number) {
 export const dwellMs = (event, speed) => Math.max(1400, Math.min(9000, 900 + 45 * words(event.say ?? ''))) / speed;
 const words = (say) => (/[\u4e00-\u9fff]/.test(say) ? say.length * 2.4 : say.length); // a Chinese character says more than a letter
 
-/** The arrow of an event on a stage with these lanes: [from, to] as columns from 0; null for what somebody does alone. */
+/**
+ * The arrow of an event on a stage with these lanes: [from, to] as columns from 0; null for what
+ * somebody does alone.
+ */
 export function arrow(line, event) {
   const from = line.actors.findIndex(({ id }) => id === event.actor), to = line.actors.findIndex(({ id }) => id === event.to);
   return from < 0 || to < 0 || from === to ? null : [from, to];
@@ -60,14 +66,20 @@ export function arrow(line, event) {
 /** Whether a step is the one at which a second holder comes in. */
 export const firstOfOverlap = (line, step) => isOverlap(line.events[step]) && (step === line.acts[actAt(line, step)].first || !isOverlap(line.events[step - 1]));
 
-/** The key that is the lock, if there is one; of several servers each has its own (`redis-2 lock:phone`). */
+/**
+ * The key that is the lock, if there is one; of several servers each has its own (`redis-2
+ * lock:phone`).
+ */
 function lockOf(event, server) {
   const own = Object.entries(event.key_state ?? {}).filter(([name]) => !/^\S+ .*lock/.test(name) || !server || name.startsWith(`${server} `));
   const found = own.filter(([name, state]) => /lock/.test(name) && !/fence|freed/.test(name) && state?.value != null && state.owner);
   return found.find(([, { ttl_ms: ttl }]) => ttl > 0) ?? found[0] ?? null;
 }
 
-/** What is left of the lease at a step, as a part of the most that its owner had in this act: {owner, part, ttl}, or null. */
+/**
+ * What is left of the lease at a step, as a part of the most that its owner had in this act:
+ * {owner, part, ttl}, or null.
+ */
 export function lease(line, step, server) {
   const [name, state] = lockOf(line.events[step], server) ?? [];
   if (!state) return null;
@@ -77,7 +89,10 @@ export function lease(line, step, server) {
   return { owner: state.owner, part: state.ttl_ms / Math.max(...had.map((one) => one.ttl_ms)), ttl: state.ttl_ms };
 }
 
-/** A reply as a reader wants it: what it says about the lock or the stock; null where it speaks for itself. `t` has the words. */
+/**
+ * A reply as a reader wants it: what it says about the lock or the stock; null where it speaks for
+ * itself. `t` has the words.
+ */
 export function meaning(event, nameOf, t) {
   const { command = '', reply, heard } = event.detail ?? {};
   if (reply == null) return null;

@@ -36,8 +36,8 @@ async function recorded(ids, onSold) {
 }
 
 /**
- * Sells the stock by each of these strategies; `onSold(id, sold)` is told how it goes, `onAgain()` that it begins anew, as a
- * recorded run. Resolves to {id: verdict, recorded?: day}.
+ * Sells the stock by each of these strategies; `onSold(id, sold)` is told how it goes, `onAgain()`
+ * that it begins anew, as a recorded run. Resolves to {id: verdict, recorded?: day}.
  */
 export async function race(ids, onSold, onAgain) {
   try {

@@ -1,6 +1,8 @@
 // 简体中文。键与占位符和 en.js 一一对应，由 tests/pages/strings.test.mjs 检查。
 
-/** What the server says of a field, `field: why` in English; nothing where it is not one of these. */
+/**
+ * What the server says of a field, `field: why` in English; nothing where it is not one of these.
+ */
 const FIELDS = {
   title: '标题', description: '介绍', image_url: '图片', currency: '货币', price_cents: '价格', original_price_cents: '原价', stock: '库存', per_user_limit: '每人限购',
   opens_at: '开抢时间', closes_at: '结束时间', payment_timeout_secs: '付款时限', add: '增减的数量', name: '名字',
