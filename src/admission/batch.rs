@@ -43,11 +43,11 @@ impl Admission {
             && cached.has_not_bought(first[0].user);
         if !one_may_do {
             let answered = self.ask(cached, batch, spare, deadline).await?;
-            return Ok(self.conclude(cached, batch, answered));
+            return Ok(self.replies_of(cached, batch, answered));
         }
         let answered = self.ask(cached, first, spare, deadline).await?;
         let (epoch, admitted) = (answered.sale.epoch, answered.decided.admitted);
-        let mut replies = self.conclude(cached, first, answered);
+        let mut replies = self.replies_of(cached, first, answered);
         let is_sold_out = replies[..] == [Ok(PurchaseResult::SoldOut)];
         // Checked once: purchases elsewhere may add buyers meanwhile.
         let needs_own_verdict = |buyer: &&PendingPurchase| {
@@ -62,7 +62,7 @@ impl Admission {
         // Cut short in its first attempt, it would leave its buyers in doubt.
         let deadline = deadline.max(Instant::now() + LEAST_ATTEMPT);
         let own = match self.ask(cached, &to_ask, spare, deadline).await {
-            Ok(answered) => self.conclude(cached, &to_ask, answered),
+            Ok(answered) => self.replies_of(cached, &to_ask, answered),
             // The verdict on the first buyer stands even if this call fails.
             Err(why) => vec![Err(why); to_ask.len()],
         };
@@ -75,7 +75,7 @@ impl Admission {
     }
 
     /// Updates the cache, hands accepted orders to the writer, and turns verdicts into replies.
-    fn conclude<P: Borrow<PendingPurchase>>(
+    fn replies_of<P: Borrow<PendingPurchase>>(
         &self,
         cached: &CachedSale,
         batch: &[P],

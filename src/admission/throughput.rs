@@ -50,13 +50,13 @@ mod tests {
 
     #[test]
     fn a_rate_is_buyers_over_time_and_failures_lower_it() {
-        let capacity = ThroughputMeter::default();
-        let start = capacity.sample();
+        let throughput = ThroughputMeter::default();
+        let start = throughput.sample();
         assert_eq!(start.since(&ThroughputSample::default()), None);
-        capacity.note(500, Duration::from_millis(5));
-        let fast = capacity.sample();
+        throughput.note(500, Duration::from_millis(5));
+        let fast = throughput.sample();
         assert_eq!(fast.since(&start), Some(100_000.0));
-        capacity.note(0, Duration::from_secs(2));
-        assert_eq!(capacity.sample().since(&fast), Some(0.0));
+        throughput.note(0, Duration::from_secs(2));
+        assert_eq!(throughput.sample().since(&fast), Some(0.0));
     }
 }

@@ -19,6 +19,7 @@ use crate::redis::functions::{self, Snapshot, record};
 use futures_util::TryStreamExt;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
@@ -245,6 +246,27 @@ fn examples(orders: &[OrderId]) -> String {
     format!("{} (for example {})", orders.len(), some.join(", "))
 }
 
+/// What is checked of a sale; shown by its number in docs/guarantees.md.
+#[derive(Clone, Copy)]
+enum Invariant {
+    /// I1: no more live orders than stock.
+    NoOversell = 1,
+    /// I2: no more live orders of a user than the sale allows.
+    NoDuplicate,
+    /// I3: an accepted purchase becomes a row.
+    NothingLost,
+    /// I4: stock is what remains, is held and is paid.
+    Conservation,
+}
+
+use Invariant::{Conservation, NoDuplicate, NoOversell, NothingLost};
+
+impl Display for Invariant {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "I{}", *self as u8)
+    }
+}
+
 /// The texts of all conditions that hold.
 macro_rules! problems {
     ($($broken:expr => $words:literal;)*) => {
@@ -276,18 +298,21 @@ impl BothSides {
         let (live, stock) = (self.live(), self.postgres.sale.stock);
         let (duplicates, taken) = (self.postgres.duplicate_users, self.postgres.taken);
         let mut problems = Vec::from_iter(problems! {
-            live > i64::from(stock) => "I1 broken: {live} live orders on a stock of {stock}";
+            live > i64::from(stock) => "{NoOversell} broken: {live} live orders on a stock of \
+             {stock}";
             duplicates > 0 =>
-            "I2 broken: {duplicates} users hold more live orders than the sale allows";
+            "{NoDuplicate} broken: {duplicates} users hold more live orders than the sale allows";
             taken != live =>
-            "I4 broken in postgres: the counter says {taken} taken, {live} orders are live";
+            "{Conservation} broken in postgres: the counter says {taken} taken, {live} orders \
+             are live";
         });
         if let Some(state) = &self.redis.state {
             let (remaining, pending, logged) = (state.remaining, state.pending, self.redis.logged);
             problems.extend(problems! {
-                remaining < 0 => "I1 broken in redis: {remaining} units remain";
+                remaining < 0 => "{NoOversell} broken in redis: {remaining} units remain";
                 self.quiet && pending != logged =>
-                "I3 broken: {pending} orders are counted as waiting, but the log holds {logged}";
+                "{NothingLost} broken: {pending} orders are counted as waiting, but the log \
+                 holds {logged}";
             });
         }
         problems
@@ -304,11 +329,13 @@ impl BothSides {
         };
         let units = problems! {
             redis_stock != left + held =>
-            "I4 broken in redis: a stock of {redis_stock} is not {left} remaining + {held} held";
+            "{Conservation} broken in redis: a stock of {redis_stock} is not {left} remaining + \
+             {held} held";
             redis_stock != stock =>
-            "I4 broken: redis knows a stock of {redis_stock}, postgres of {stock}";
+            "{Conservation} broken: redis knows a stock of {redis_stock}, postgres of {stock}";
             left != due =>
-            "I4 broken: {left} remain in redis, but {stock} in stock - {live} live orders is {due}";
+            "{Conservation} broken: {left} remain in redis, but {stock} in stock - {live} live \
+             orders is {due}";
         };
         [epochs.collect(), units.collect(), self.unlike_orders()]
     }
@@ -326,9 +353,10 @@ impl BothSides {
         let (no_extra, extra) = (extra.is_empty(), examples(&extra));
         Vec::from_iter(problems! {
             !no_lost =>
-            "I3 broken: accepted orders that are neither live in postgres nor waiting: {lost}";
+            "{NothingLost} broken: accepted orders that are neither live in postgres nor \
+             waiting: {lost}";
             !no_extra =>
-            "I3 broken: live orders in postgres that redis never accepted: {extra}";
+            "{NothingLost} broken: live orders in postgres that redis never accepted: {extra}";
         })
     }
 

@@ -63,7 +63,7 @@ impl Credentials {
             (work, &self.solution, &CHALLENGE_REQUIRED),
         ];
         let mut required = required.into_iter();
-        let missing = required.find(|(needed, shown, _)| *needed && shown.is_none());
+        let missing = required.find(|(needed, given, _)| *needed && given.is_none());
         missing.map(|(_, _, kind)| Problem::new(kind))
     }
 }

@@ -44,7 +44,7 @@ refusals!(ReadyRefusals: RATE_LIMITED);
 
 /// Liveness: the process answers. No dependency is checked.
 #[utoipa::path(
-    get, path = "/healthz", tag = "around", operation_id = "healthz",
+    get, path = "/healthz", tag = "machines", operation_id = "healthz",
     responses((status = 200, description = "It lives", body = str, content_type = "text/plain")),
 )]
 pub async fn healthz() -> &'static str {
@@ -53,7 +53,7 @@ pub async fn healthz() -> &'static str {
 
 /// Readiness: whether it should get requests.
 #[utoipa::path(
-    get, path = "/readyz", tag = "around", operation_id = "readyz",
+    get, path = "/readyz", tag = "machines", operation_id = "readyz",
     responses(
         (status = 200, description = "Ready", body = ReadinessBody),
         (status = 503, description = "A dependency is down, or it is draining", body =
@@ -99,7 +99,7 @@ async fn readiness(health: &Health, draining: bool) -> HttpResult {
 /// For the health check of a proxy. `/readyz` would take out every instance when Redis is away, and
 /// with them the pages, which work without it; `/healthz` does not show the shutdown.
 #[utoipa::path(
-    get, path = "/routable", tag = "around", operation_id = "routable",
+    get, path = "/routable", tag = "machines", operation_id = "routable",
     responses(
         (status = 200, description = "Send them", body = str, content_type = "text/plain"),
         (status = 503, description = "It is about to go, and answers what still comes", body = str,
@@ -116,7 +116,7 @@ pub async fn routable(State(draining): State<Draining>) -> (StatusCode, &'static
 
 /// Metrics for Prometheus.
 #[utoipa::path(
-    get, path = "/metrics", tag = "around", operation_id = "metrics",
+    get, path = "/metrics", tag = "machines", operation_id = "metrics",
     responses((status = 200, description = "Prometheus text format", body = str, content_type =
         "text/plain")),
 )]

@@ -24,7 +24,7 @@ use utoipa::{Modify, OpenApi, ToSchema};
             configured all of it is 404"),
         (name = "lab", description = "Over thirty ways to sell a scarce thing, side by side; \
             with `LAB=off` all of it is 404"),
-        (name = "around", description = "For machines that look after this one"),
+        (name = "machines", description = "For probes, metrics and the payment provider"),
     ),
     components(schemas(ProblemBody)),
     modifiers(&Authentication),

@@ -95,7 +95,7 @@ pub async fn purchase(
     let result = match &credentials {
         None => access.admission.purchase(sale, user, key).await?,
         // Boxed to keep the hot future small.
-        Some(shown) => Box::pin(access.purchase(sale, user, key, shown)).await?,
+        Some(given) => Box::pin(access.purchase(sale, user, key, given)).await?,
     };
     if let PurchaseResult::Accepted { order_id, replayed } = result {
         return Ok(accepted(sale, order_id, replayed));

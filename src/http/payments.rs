@@ -93,7 +93,7 @@ pub async fn checkout(
 
 /// An event of the payment provider, signed: applied once, whenever and in whatever order it comes.
 #[utoipa::path(
-    post, path = "/api/v1/webhooks/payments", tag = "around", operation_id = "payment_webhook",
+    post, path = "/api/v1/webhooks/payments", tag = "machines", operation_id = "payment_webhook",
     params(("Webhook-Signature" = String, Header, description = "`t=UNIX,v1=HEX`: HMAC-SHA256 of \
         `UNIX.BODY`")),
     responses((status = 204, description = "Applied, now or before"), WebhookRefusals),

@@ -100,16 +100,16 @@ impl Probe {
     /// Any answer will do: what the server says while it recovers is for the storm to judge. Only
     /// a proxy with nobody behind it is no server. `None`: it says nothing in time. On a new
     /// connection: a server may close an open one whenever it likes.
-    pub async fn answers(&self, patience: Duration) -> Option<bool> {
+    pub async fn answers(&self, limit: Duration) -> Option<bool> {
         let mut client = Client::new(&self.target, faults::LIMIT);
-        let reply = timeout(patience, client.read_all(self.request.clone())).await.ok()?;
+        let reply = timeout(limit, client.read_all(self.request.clone())).await.ok()?;
         Some(reply.is_ok_and(|reply| !matches!(reply.status, 502 | 504)))
     }
 
     /// Not just once: in a storm any connection may break.
-    pub async fn turns_away(&self, patience: Duration) -> bool {
+    pub async fn turns_away(&self, limit: Duration) -> bool {
         for _ in 0..TRIES {
-            if self.answers(patience).await != Some(false) {
+            if self.answers(limit).await != Some(false) {
                 return false;
             }
             sleep(PAUSE).await;

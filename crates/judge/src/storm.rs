@@ -23,7 +23,7 @@ pub struct Buyer {
     pub variables: Variables,
 }
 
-/// One wish of a buyer: sent until it has an answer, always with the same key.
+/// One purchase of a buyer: sent until it has an answer, always with the same key.
 #[derive(Clone)]
 pub struct Ask {
     pub buyer: Arc<Buyer>,

@@ -117,7 +117,7 @@ impl Arena {
     ) -> Result<Arc<Self>, LabError> {
         let tally = "INSERT INTO lab.tallies (arena, process, answered)
                      SELECT id, $2, asked FROM lab.arenas WHERE id = $1 ON CONFLICT DO NOTHING";
-        sql::run(&servers.postgres, tally, (&definition.id, process)).await?;
+        sql::run(&servers.upkeep, tally, (&definition.id, process)).await?;
         let nodes = (0..definition.nodes).map(|_| Arc::default()).collect();
         Ok(Arc::new(Self {
             shared: Arc::new(Shared::new(definition, servers)),
@@ -198,6 +198,9 @@ impl Arena {
         let node =
             self.nodes.get(number as usize).ok_or_else(|| PurchaseError::from("no such node"))?;
         let mut slot = node.lock().await;
+        if self.is_closed() {
+            return Err(PurchaseError::from("the arena is gone"));
+        }
         let restart = self.definition().options.millis("restart_ms");
         slot.bury_if_crashed(restart);
         if let Some(up) = &slot.up {
@@ -320,7 +323,10 @@ impl Arena {
         });
         futures_util::future::join_all(ends).await;
         for node in &self.nodes {
-            node.lock().await.up = None;
+            // One may have been opened meanwhile.
+            if let Some(up) = node.lock().await.up.take() {
+                up.bench.gone.cancel();
+            }
         }
     }
 

@@ -118,6 +118,9 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
             found.push(of_harm("unseen", harm));
         }
     }
+    if verdict.lost > 0 && !verdict.kept_promise {
+        found.push(of_harm("undeclared", Harm::Loses));
+    }
     if let Some(harm) = case.shows.filter(|harm| !verdict.shows(*harm)) {
         found.push(of_harm("not-shown", harm));
     }
@@ -132,6 +135,7 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
         (case.crashes && !crashed, "no-crash"),
         (!may_fail && verdict.failed > 0, "failed"),
         (must_sell && verdict.sold < could_be_sold, "too-few"),
+        (case.shows == Some(Harm::Holds) && verdict.sold == 0, "too-few"),
         (!verdict.quiet, "not-quiet"),
     ] {
         found.extend(is_wrong.then(|| said(what, "")));

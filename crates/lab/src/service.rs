@@ -109,7 +109,7 @@ impl Lab {
 
     async fn store(&self, definition: &Definition) -> Result {
         let mut transaction =
-            stores::postgres::Transaction::begin(&self.servers.postgres, "BEGIN").await?;
+            stores::postgres::Transaction::begin(&self.servers.upkeep, "BEGIN").await?;
         run(&mut *transaction, "SELECT pg_advisory_xact_lock($1)", (COUNTING,)).await?;
         let arenas = "SELECT FROM lab.arenas WHERE expires_at > now()";
         if run(&mut *transaction, arenas, ()).await? >= MOST_ARENAS {
@@ -143,7 +143,7 @@ impl Lab {
         if let Some(arena) = self.known(id) {
             return Ok(arena);
         }
-        let definition = arena::load(&self.servers.postgres, id).await?;
+        let definition = arena::load(&self.servers.upkeep, id).await?;
         let definition = definition.ok_or(LabError::ArenaNotFound)?;
         if let Some(why) = self.lacks(definition.strategy) {
             return Err(LabError::StrategyUnavailable(why));
@@ -205,25 +205,30 @@ impl Lab {
         if deleted == 0 { Err(LabError::ArenaNotFound) } else { Ok(()) }
     }
 
+    /// Removes the arenas that are open here.
+    pub async fn delete_open(&self) {
+        for arena in self.served() {
+            let delete = self.delete(&arena.definition().id);
+            attempt("removing an arena", LAST_TALLY, delete).await;
+        }
+    }
+
     /// Answers other processes' verdicts, lets go of what is gone, removes what is too old; for
     /// ever.
     pub async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
+        let limit = Duration::from_secs(10);
         for round in 1_u64.. {
             if timeout(Duration::from_millis(200), stop.cancelled()).await.is_ok() {
                 return;
             }
-            let step = async {
-                if !self.open.is_empty() {
-                    self.answer_others().await?;
-                    self.save_tallies().await?;
-                }
-                if round.is_multiple_of(25) {
-                    self.servers.stop_idle().await;
-                    self.clean_up().await?;
-                }
-                Ok(())
-            };
-            attempt("the lab's upkeep", Duration::from_secs(10), step).await;
+            if !self.open.is_empty() {
+                attempt("answering other processes", limit, self.answer_others()).await;
+                attempt("saving tallies", limit, self.save_tallies()).await;
+            }
+            if round.is_multiple_of(25) {
+                self.servers.stop_idle().await;
+                attempt("removing old arenas", limit, self.clean_up()).await;
+            }
         }
     }
 
@@ -252,13 +257,15 @@ impl Lab {
 
     /// Writes what arenas have counted, so that it does not pile up in memory.
     async fn save_tallies(&self) -> Result {
+        let mut outcome = Ok(());
         for arena in self.served() {
             // Not in the middle of a storm, which is being measured and has its own bound.
             if !arena.storm.is_running() && arena.tally.unsaved() > MOST_UNSAVED {
-                arena.save(None).await?;
+                // One that another process has deleted must not hold up the others.
+                outcome = arena.save(None).await.and(outcome);
             }
         }
-        Ok(())
+        Ok(outcome?)
     }
 
     /// Deletes arenas that are too old; what nodes here have written after another process had
@@ -273,13 +280,14 @@ impl Lab {
         let served: Vec<String> = self.open.iter().map(|arena| arena.key().clone()).collect();
         let gone: Vec<(String,)> =
             rows(&self.servers.upkeep, gone, (served, real_shop::SCHEMAS)).await?;
+        let mut outcome = Ok(());
         for (id,) in gone {
             match self.delete(&id).await {
                 Ok(()) | Err(LabError::ArenaNotFound) => {}
-                Err(error) => return Err(error),
+                failed => outcome = failed,
             }
         }
-        Ok(())
+        outcome
     }
 
     /// Ends every node of this process. The arenas stay: another process may serve them.

@@ -169,7 +169,11 @@ pub async fn judge(arena: &Arc<Arena>, language: Language) -> Result<Verdict> {
     let id = &arena.definition().id;
     let asked = "UPDATE lab.arenas SET asked = asked + 1 WHERE id = $1 RETURNING asked";
     let (asked,) = sql::row(postgres, asked, (id,)).await?.ok_or(LabError::ArenaNotFound)?;
-    arena.save(Some(asked)).await?;
+    // Deleted meanwhile, it has no rows for a tally.
+    arena.save(Some(asked)).await.map_err(|error| match error.as_database_error() {
+        Some(refused) if refused.is_foreign_key_violation() => LabError::ArenaNotFound,
+        _ => error.into(),
+    })?;
     let others_are_in = wait_for_others(arena, asked).await?;
 
     let tallies = "SELECT counts::text FROM lab.tallies WHERE arena = $1";

@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 pub trait Rule: Clone + Sized + Send + Sync + 'static {
     fn needed(nodes: usize) -> usize;
 
-    /// Tries to take the lock on the nodes, and stops when the rest cannot matter.
+    /// Tries to take the lock on the nodes, one after the other or all at once.
     fn take(nodes: &Nodes<Self>, claim: &Claim) -> impl Future<Output = Vec<Answer<bool>>> + Send;
 }
 

@@ -20,7 +20,7 @@ static RELEASE: LuaScript = lua!("token_release.lua");
 static RENEW: LuaScript = lua!("token_renew.lua");
 
 /// How long Redis remembers a release, so that a retry can tell "freed, reply lost" from "forgotten
-/// or taken". Longer than all attempts; afterwards the answer is the safe one.
+/// or taken". Attempts rarely take longer; afterwards the answer is the safe one.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// The key with the remembered releases.

@@ -21,7 +21,7 @@ pub(crate) struct Pacer(Mutex<Pacing>);
 struct Pacing {
     last: Option<(Instant, ThroughputSample)>,
     /// Purchases a second; `None`: admission was never busy.
-    capacity: Option<f64>,
+    throughput: Option<f64>,
 }
 
 impl Pacer {
@@ -35,11 +35,11 @@ impl Pacer {
             pacing.last = Some((now, sample));
             if let Some(measured) = sample.since(&last) {
                 // The latest sample counts for half: a stall shows at once, a lucky batch does not.
-                let known = pacing.capacity.unwrap_or(measured);
-                pacing.capacity = Some((known + measured) / 2.0);
+                let known = pacing.throughput.unwrap_or(measured);
+                pacing.throughput = Some((known + measured) / 2.0);
             }
         }
-        pacing.capacity.map_or(FIRST_RATE, |capacity| (capacity * SHARE).max(SLOWEST))
+        pacing.throughput.map_or(FIRST_RATE, |throughput| (throughput * SHARE).max(SLOWEST))
     }
 }
 
@@ -50,22 +50,22 @@ mod tests {
 
     #[test]
     fn the_rate_follows_the_measured_admissions() {
-        let (pacer, capacity, start) =
+        let (pacer, throughput, start) =
             (Pacer::default(), ThroughputMeter::default(), Instant::now());
-        let rate = |at_ms| pacer.rate(capacity.sample(), start + Duration::from_millis(at_ms));
+        let rate = |at_ms| pacer.rate(throughput.sample(), start + Duration::from_millis(at_ms));
         assert_eq!(rate(0), FIRST_RATE);
         assert_eq!(rate(600), FIRST_RATE, "nothing was measured");
-        capacity.note(100, Duration::from_millis(100));
+        throughput.note(100, Duration::from_millis(100));
         assert_eq!(rate(700), FIRST_RATE, "not yet");
         assert_eq!(rate(1_200), 500.0, "half of 1,000 a second");
-        capacity.note(0, Duration::from_secs(2));
+        throughput.note(0, Duration::from_secs(2));
         assert_eq!(rate(1_800), 250.0, "a stall");
         for round in 0u32..20 {
-            capacity.note(0, Duration::from_secs(2));
+            throughput.note(0, Duration::from_secs(2));
             rate(2_400 + 600 * u64::from(round));
         }
         assert_eq!(rate(60_000), SLOWEST);
-        capacity.note(1_000, Duration::from_millis(100));
+        throughput.note(1_000, Duration::from_millis(100));
         assert!(rate(61_000) > 1_000.0);
     }
 }

@@ -122,8 +122,8 @@ impl WaitingRooms {
         let Some(advanced) = advanced else {
             return Ok(None);
         };
-        let shown = room.view.borrow().clone();
-        let known = shown.and_then(|view| view.draw.clone());
+        let last = room.view.borrow().clone();
+        let known = last.and_then(|view| view.draw.clone());
         let draw = self.draw(known, &advanced.crowd).await?;
         Ok(Some(Arc::new(View {
             generation: advanced.crowd.generation,
@@ -164,18 +164,18 @@ impl WaitingRooms {
 
 /// Publishes a view. Followers are woken at once by changes for everybody, else once a second.
 fn tell(room: &Room, view: Option<Arc<View>>) {
-    room.view.send_if_modified(|shown| {
-        let is_news = match (&*shown, &view) {
-            (Some(shown), Some(view)) => {
-                shown.differs_for_all(view) || shown.told_before(view, TELLING)
+    room.view.send_if_modified(|last| {
+        let is_news = match (&*last, &view) {
+            (Some(last), Some(view)) => {
+                last.differs_for_all(view) || last.told_before(view, TELLING)
             }
             (None, None) => false,
             _ => true,
         };
-        *shown = match (&*shown, view) {
+        *last = match (&*last, view) {
             // Keeps the time of the last wake-up.
-            (Some(shown), Some(view)) if !is_news => {
-                Some(Arc::new(View { told_at: shown.told_at, ..Arc::unwrap_or_clone(view) }))
+            (Some(last), Some(view)) if !is_news => {
+                Some(Arc::new(View { told_at: last.told_at, ..Arc::unwrap_or_clone(view) }))
             }
             (_, view) => view,
         };

@@ -270,6 +270,9 @@ async fn storm<S, E: From<CommandError>>(
         fs::write(file, page).map_err(|error| cannot_write(file, error))?;
         complain!("{} is written", file.display());
     }
+    if rows.iter().all(|(_, run)| run.is_err()) {
+        return Ok(ExitCode::from(2));
+    }
     let is_broken = |(_, run): &Row| run.as_ref().is_ok_and(|run| !run.verdict.kept_promise);
     Ok(ExitCode::from(u8::from(rows.iter().any(is_broken))))
 }

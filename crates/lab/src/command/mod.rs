@@ -25,12 +25,18 @@ pub struct OpenLab {
 }
 
 impl OpenLab {
-    /// Works in the lab, and closes it.
+    /// Works in the lab, and closes it. An interrupt ends the program once the arenas are removed.
     async fn with<T>(self, work: impl AsyncFnOnce(&Lab) -> T) -> T {
-        let done = work(&self.lab).await;
+        let done = tokio::select! {
+            done = work(&self.lab) => Some(done),
+            _ = tokio::signal::ctrl_c() => None,
+        };
+        if done.is_none() {
+            self.lab.delete_open().await;
+        }
         self.lab.close().await;
         self.stores.await;
-        done
+        done.unwrap_or_else(|| std::process::exit(130))
     }
 }
 

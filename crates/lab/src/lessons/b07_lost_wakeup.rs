@@ -25,7 +25,7 @@ async fn scene(stage: &Stage, act: &str) -> Result {
     if stage.options().is("unlock", "before-subscribe") {
         let _ = alice.unlocks(hers, "unlock").await?;
         waiting.next("subscribe").await?;
-        if careless {
+        if careless || bob.stands().await.is_err() {
             stage.happens("bob", "sleeps").await?;
             let free = stage.pttl(REDIS_NODE, LOCK).await? == -2;
             return stage.ends(free && waiting.sleeps());

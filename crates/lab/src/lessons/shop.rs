@@ -23,8 +23,9 @@ pub const SELL: &str = "
     INSERT INTO lab.play_orders (play, buyer) VALUES ($1, $3)";
 /// Rows that another process left behind, too.
 const CLEAR: &str = "
-    WITH fenced AS (DELETE FROM lab.fenced WHERE name = $2)
-    DELETE FROM lab.plays WHERE id = $1 OR created_at < now() - interval '15 minutes'";
+    WITH gone AS (DELETE FROM lab.plays
+                  WHERE id = $1 OR created_at < now() - interval '15 minutes' RETURNING id)
+    DELETE FROM lab.fenced WHERE name = $2 OR name IN (SELECT id || ':phone' FROM gone)";
 /// Stock, orders that are paid, what the fenced row says and its newest number, Alice's order, the
 /// refunds, orders that are expired.
 const LOOK: &str = "

@@ -22,8 +22,8 @@
 //! | [`record`], [`recording`] | what is kept; steps, and who believes what |
 //! | [`shopping`] | what clients do with the shop |
 //!
-//! What happens on a crash: keys, rows and nodes of a play have names of their own; what a dead
-//! process leaves behind is removed by later plays.
+//! What happens on a crash: keys, rows and nodes of a play have names of their own. Rows of a dead
+//! process are removed by later plays; its keys expire, except those that a lesson gives no lease.
 
 pub mod client;
 mod gate;
