@@ -46,7 +46,7 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Section> {
         "The sum of MEMORY USAGE (SAMPLES 0) over all keys of the sale, its state and the empty \
          log included.",
     );
-    section.failures = stage.conclude([target].iter_mut());
+    section.failures = stage.finish([target].iter_mut());
     section.figures = json!(figures);
     Ok(section)
 }

@@ -84,7 +84,7 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Section> {
     );
     let what = "p99 from the 202 to the durable row, ms";
     section.goal(what, Bound::AtMost(WITHIN_MS), milliseconds(&lags, 0.99));
-    section.failures = stage.conclude([target].iter_mut());
+    section.failures = stage.finish([target].iter_mut());
     section.figures = json!({"most_per_second": most, "rate_per_second": rate, "rounds": rounds});
     Ok(section)
 }

@@ -74,7 +74,7 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Section> {
     let (count, from) = (thousands(attempts as f64), thousands(connections as f64));
     let title = format!("{count} attempts for {PHONES} phones, from {from} connections");
     let mut section = table(title, &variants, &bare_runs);
-    section.failures = stage.conclude([target].iter_mut());
+    section.failures = stage.finish([target].iter_mut());
     section.figures = json!({"bare": bare_runs, "variants": variants});
     Ok(section)
 }

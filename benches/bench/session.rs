@@ -70,7 +70,7 @@ pub async fn run(options: &Options, workspace: &Workspace) -> Result<Section> {
     let rounds: serde_json::Map<_, _> = rounds.collect();
     section.figures = json!({"bare": results.bare, "scenarios": rounds});
     let servers = [Some(&mut session.always), session.everysec.as_mut()];
-    section.failures = session.stage.conclude(servers.into_iter().flatten());
+    section.failures = session.stage.finish(servers.into_iter().flatten());
     Ok(section)
 }
 

@@ -176,7 +176,7 @@ impl<'a> Stage<'a> {
     }
 
     /// All failures, also that a server has ended by itself.
-    pub fn conclude<'t>(mut self, all: impl IntoIterator<Item = &'t mut Target>) -> Vec<String> {
+    pub fn finish<'t>(mut self, all: impl IntoIterator<Item = &'t mut Target>) -> Vec<String> {
         let ended = all.into_iter().filter_map(|one| one.process.has_ended().then_some("a server"));
         self.failures.extend(ended.map(|server| format!("{server} ended by itself")));
         self.failures

@@ -107,7 +107,7 @@ impl Arguments {
             length: Duration::from_secs(seconds).max(fault.least_length()),
             clients: self.clients,
             terminal_within: fault.terminal_within(),
-            patience: if self.is_short() { 4 } else { 1 },
+            slack: if self.is_short() { 4 } else { 1 },
             least_accepted: fault.least_accepted().unwrap_or(self.seconds * 20),
             planted: How::Nowhere,
         }

@@ -101,7 +101,7 @@ async fn try_out(seed: u64, planted: Planted) -> Result<Result<String, String>> 
             Some(TerminalInTime) => Duration::from_secs(2),
             _ => Fault::Calm.terminal_within(),
         },
-        patience: 4,
+        slack: 4,
         least_accepted: 150,
         planted: how,
     };

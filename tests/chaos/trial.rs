@@ -7,7 +7,7 @@ use crate::support::driver::shopper::{Shopper, operate};
 use crate::support::driver::{Habits, ORDINARY, Sale, World, admin};
 use crate::support::history::{Answer, History, Kind, Micros, Operation};
 use crate::support::prelude::*;
-use crate::support::stores::{Error, Result, conclude, take_snapshots};
+use crate::support::stores::{Error, Result, settle_and_read, take_snapshots};
 use crate::{cluster::Cluster, instance::Instance, payments, planted::How};
 
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct Plan {
     pub clients: u16,
     pub terminal_within: Duration,
     /// How many times as long everything may take: the short form runs on anybody's machine.
-    pub patience: u32,
+    pub slack: u32,
     /// Strikes go on until so many purchases were accepted: a slow machine takes longer.
     pub least_accepted: u64,
     pub planted: How,
@@ -81,12 +81,12 @@ pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<
     tokio::time::sleep(plan.length.mul_f64(0.1).min(Duration::from_secs(1))).await;
     let strikes = Stage::new(cluster, world.clone(), plan).run(fault).await?;
     let healed_at = Instant::now();
-    let silent = silent_ones(cluster, &world, SERVES_WITHIN * plan.patience).await?;
+    let silent = silent_ones(cluster, &world, SERVES_WITHIN * plan.slack).await?;
     world.stop.store(true, Relaxed);
     load.join_all().await;
     let stopped_after = healed_at.elapsed();
-    let limit = plan.terminal_within * plan.patience;
-    let mut evidence = conclude(cluster, &world, snapshots, limit).await?;
+    let limit = plan.terminal_within * plan.slack;
+    let mut evidence = settle_and_read(cluster, &world, snapshots, limit).await?;
     evidence.late.extend(strikes.crashes.iter().cloned().chain(silent));
     evidence.late_effects = fault.late_effects();
     evidence.redis_lost_data = fault.loses_redis_data();

@@ -121,13 +121,13 @@ tests! { breaks:
     rule_7_a_unit_is_returned_once:
         protocol(NEITHER, SECOND, &[Flush, Cancel]).without(&[ReleaseIsIdempotent]),
         RECORDS_ADD_UP;
-    // Without the seal there is no mark to ask for either.
-    rule_8_the_seal:
-        protocol(NEITHER, SECOND, &[Restart, Cancel]).without(&[Seal, SealLeavesMark]), CONSERVED;
+    // Without the fence there is no mark to ask for either.
+    rule_8_the_fence:
+        protocol(NEITHER, SECOND, &[Restart, Cancel]).without(&[Fence, FenceLeavesMark]), CONSERVED;
     // The mark of rule 11 is the first line of defence, so both are taken away.
     rule_9_the_log_is_empty:
         protocol(NEITHER, BOTH, &[Flush, LostLock])
-            .without(&[SealLeavesMark, InstallNeedsEmptyLog]),
+            .without(&[FenceLeavesMark, InstallNeedsEmptyLog]),
         REJECTED_AFTER_LOSS;
     rule_10_approving_last:
         protocol(NEITHER, SECOND, &[Rollback]).without(&[ApproveLast]), IDS_DIFFER;
@@ -137,10 +137,10 @@ tests! { breaks:
     rule_10_the_floor_of_the_ids:
         protocol(NEITHER, SECOND, &[Rollback]).without(&[RaiseIdFloor]), IDS_DIFFER;
     rule_11_flushed_between_buyers_and_install:
-        protocol(SECOND, SECOND, &[Flush, Flush, Cancel]).one_user().without(&[SealLeavesMark]),
+        protocol(SECOND, SECOND, &[Flush, Flush, Cancel]).one_user().without(&[FenceLeavesMark]),
         SAME_BUYERS;
     rule_11_installed_by_a_rebuild_that_was_overtaken:
-        protocol(NEITHER, BOTH, &[Flush, LostLock, Cancel]).one_user().without(&[SealLeavesMark]),
+        protocol(NEITHER, BOTH, &[Flush, LostLock, Cancel]).one_user().without(&[FenceLeavesMark]),
         CONSERVED;
     rule_12_an_order_that_is_admitted_after_it_was_closed:
         protocol(SECOND, NEITHER, &[LostReply, Cancel])

@@ -10,14 +10,14 @@ pub enum Rule {
     ReadmitUnderSameId,
     ReleaseIsIdempotent,
     /// A rebuild deletes the live state before it reads anything.
-    Seal,
+    Fence,
     InstallNeedsEmptyLog,
     ApproveLast,
     /// A rebuild that failed before its fence approves nothing.
     ApproveOnlyFenced,
     RaiseIdFloor,
-    /// The seal leaves a mark of its epoch, and only the epoch whose mark is there installs.
-    SealLeavesMark,
+    /// The fence leaves a mark of its epoch, and only the epoch whose mark is there installs.
+    FenceLeavesMark,
     /// A writer that finds its order closed sends the unit back once more.
     ReleaseClosedOrderAgain,
 }
@@ -75,15 +75,15 @@ impl Protocol {
     }
 
     /// `fence` in `sale.lua`; whether the rebuild goes on.
-    fn seal(&self, state: &mut State, epoch: Epoch) -> bool {
+    fn fence(&self, state: &mut State, epoch: Epoch) -> bool {
         let live = state.redis.selling.map_or(0, |selling| selling.epoch);
-        let leaves_mark = self.keeps(Rule::SealLeavesMark);
-        if live >= epoch || leaves_mark && state.redis.sealed_for > epoch {
+        let leaves_mark = self.keeps(Rule::FenceLeavesMark);
+        if live >= epoch || leaves_mark && state.redis.fenced_for > epoch {
             return false;
         }
         state.redis.selling = None;
         if leaves_mark {
-            state.redis.sealed_for = epoch;
+            state.redis.fenced_for = epoch;
         }
         true
     }
@@ -92,13 +92,13 @@ impl Protocol {
     fn install(&self, state: &mut State, epoch: Epoch, taken: u8) {
         let redis = &mut state.redis;
         let overtaken = redis.selling.is_some_and(|live| live.epoch >= epoch);
-        let unmarked = self.keeps(Rule::SealLeavesMark) && redis.sealed_for != epoch;
+        let unmarked = self.keeps(Rule::FenceLeavesMark) && redis.fenced_for != epoch;
         let undrained = self.keeps(Rule::InstallNeedsEmptyLog) && !redis.log.is_empty();
         if overtaken || unmarked || undrained {
             return;
         }
         let remaining = self.stock.saturating_sub(taken);
-        redis.sealed_for = 0;
+        redis.fenced_for = 0;
         redis.selling = Some(Selling { epoch, remaining });
         // Nobody reads the buyers of earlier epochs any more: rebuild/restore.rs unlinks them.
         redis.buyers.retain(|(held_in, _), _| *held_in >= epoch);
@@ -285,15 +285,15 @@ impl Protocol {
                 if !self.keeps(Rule::ApproveLast) {
                     Self::approve(state, process, rebuild.approves);
                 }
-                let goes_on = !self.keeps(Rule::Seal) || self.seal(state, epoch);
-                goes_on.then_some(RebuildStep::Sealed)
+                let goes_on = !self.keeps(Rule::Fence) || self.fence(state, epoch);
+                goes_on.then_some(RebuildStep::Fenced)
             }
-            RebuildStep::Sealed => (state.postgres.epoch + 1 == epoch).then(|| {
+            RebuildStep::Fenced => (state.postgres.epoch + 1 == epoch).then(|| {
                 // No other rebuild has raised it since this one began.
                 state.postgres.epoch = epoch;
-                RebuildStep::Fenced
+                RebuildStep::EpochRaised
             }),
-            RebuildStep::Fenced => self.drain(state, &mut rebuild).or(give_up),
+            RebuildStep::EpochRaised => self.drain(state, &mut rebuild).or(give_up),
             RebuildStep::Drained => Some(RebuildStep::Recomputed(state.postgres.live().collect())),
             RebuildStep::Recomputed(live) => {
                 let buyers = live.iter().map(|order| ((epoch, order.user), order.id));
@@ -322,7 +322,7 @@ impl Protocol {
     /// Others sell from this Redis, so it is approved, but only behind the fence of this sale.
     pub fn rebuild_fails(&self, state: &mut State, process: usize) {
         let Some(mut rebuild) = state.processes[process].rebuild.take() else { return };
-        let is_fenced = !matches!(rebuild.step, RebuildStep::Elected | RebuildStep::Sealed);
+        let is_fenced = !matches!(rebuild.step, RebuildStep::Elected | RebuildStep::Fenced);
         let may_approve = is_fenced || !self.keeps(Rule::ApproveOnlyFenced);
         let goes_on = may_approve && rebuild.step != RebuildStep::FloorRaised;
         let next = rebuild.approves.filter(|_| goes_on).map(|_| RebuildStep::Installed);
@@ -355,7 +355,7 @@ impl Protocol {
         } else {
             return Some(RebuildStep::Drained);
         }
-        Some(RebuildStep::Fenced)
+        Some(RebuildStep::EpochRaised)
     }
 
     fn approve(state: &mut State, process: usize, redis: Option<RedisProcess>) {

@@ -75,8 +75,8 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RedisData {
     pub selling: Option<Selling>,
-    /// The epoch for which the sale was sealed last and not installed since; 0: none.
-    pub sealed_for: Epoch,
+    /// The epoch for which the sale was fenced last and not installed since; 0: none.
+    pub fenced_for: Epoch,
     pub buyers: BTreeMap<(Epoch, User), OrderId>,
     pub log: Vec<Entry>,
     /// 0: lost, or never set.
@@ -141,8 +141,8 @@ pub enum WorkStep {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RebuildStep {
     Elected,
-    Sealed,
     Fenced,
+    EpochRaised,
     Drained,
     Recomputed(Vec<Order>),
     BuyersWritten { taken: u8 },

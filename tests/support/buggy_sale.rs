@@ -293,7 +293,7 @@ impl Shop {
     }
 }
 
-/// The server, and the folder in which its commands leave their wishes.
+/// The server, and the folder in which commands are left for it.
 pub struct BuggySale {
     shop: Arc<Shop>,
     /// Stays open through a kill, or another process could take the port meanwhile.
@@ -319,8 +319,8 @@ impl BuggySale {
     }
 
     /// A shell command that has the server do this and waits until it is done.
-    pub fn command(&self, wish: &str) -> String {
-        let file = self.folder.0.join(wish);
+    pub fn command(&self, command: &str) -> String {
+        let file = self.folder.0.join(command);
         format!("touch '{0}'; while [ -e '{0}' ]; do sleep 0.01; done", file.display())
     }
 
@@ -337,7 +337,7 @@ impl BuggySale {
         }
     }
 
-    /// Whoever comes while nobody serves finds nobody; a supervisor starts it again.
+    /// A client that comes while nobody serves is refused; a supervisor starts it again.
     fn turn_away(&self) {
         if locked(&self.runtime).is_some() {
             return;
@@ -376,9 +376,9 @@ impl BuggySale {
         loop {
             // One that hangs lets itself be killed only then.
             let may_be_killed = !self.hangs() || self.hanging() > 0;
-            for (wish, act) in [("kill", Self::kill as fn(&Self)), ("start", Self::start_again)] {
-                let file = self.folder.0.join(wish);
-                if file.exists() && (wish != "kill" || may_be_killed) {
+            for (what, act) in [("kill", Self::kill as fn(&Self)), ("start", Self::start_again)] {
+                let file = self.folder.0.join(what);
+                if file.exists() && (what != "kill" || may_be_killed) {
                     act(self);
                     std::fs::remove_file(file).expect("its own file");
                 }

@@ -122,7 +122,7 @@ pub const REFUSE_SOME_USERS: &str = "
 type Command = Vec<Vec<u8>>;
 pub type Bug = fn(Command) -> Command;
 
-/// The lock is taken whoever has it: `SET … NX GET` does not look at the owner.
+/// The lock is taken from any owner: `SET … NX GET` does not look at the owner.
 pub fn take_from_anybody(command: Command) -> Command {
     let is = |word: &str| command.iter().any(|one| one.eq_ignore_ascii_case(word.as_bytes()));
     if !(is("SET") && is("NX") && is("GET") && is("PX")) {

@@ -132,7 +132,7 @@ async fn sale_state(at: &impl Stores, sale: i64, of: &[&str]) -> Result<(Vec<Opt
 }
 
 /// Waits for rest, sells the last units off, waits again, and reads all that both stores hold.
-pub async fn conclude(
+pub async fn settle_and_read(
     stores: &impl Stores,
     world: &Arc<World>,
     snapshots: JoinHandle<Vec<Snapshot>>,

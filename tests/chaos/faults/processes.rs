@@ -208,7 +208,7 @@ pub async fn come_and_go(stage: &mut Stage<'_>) -> Result {
 }
 
 async fn until_gone(stage: &mut Stage<'_>, number: usize, age: Duration, since: Instant) {
-    let limit = GONE_WITHIN * stage.plan.patience;
+    let limit = GONE_WITHIN * stage.plan.slack;
     let instance = &mut stage.cluster.instances[number];
     while instance.is_running() && since.elapsed() < limit {
         tokio::time::sleep(Duration::from_millis(5)).await;

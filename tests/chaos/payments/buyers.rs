@@ -6,7 +6,7 @@ use crate::support::checkers::money::Told;
 const TRIES: u32 = 10;
 /// Ways from here on, of a hundred, have two seconds to pay.
 const LATE: u64 = 88;
-const PATIENCE: Duration = Duration::from_secs(10);
+const BUYER_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct Till {
     pub world: Arc<World>,
@@ -103,7 +103,7 @@ impl Buyer {
             } else {
                 asked.bearer(&self.token)
             };
-            match asked.within(PATIENCE).send().await {
+            match asked.within(BUYER_TIMEOUT).send().await {
                 Ok(reply) if reply.status == 503 || again.contains(&reply.code()) => {
                     self.till.refused.fetch_add(1, Relaxed);
                 }
@@ -160,7 +160,8 @@ impl Buyer {
             85..95 => "decline",
             _ => "leave",
         };
-        let decided = ask(&self.http, "POST", format!("{url}/{decision}")).within(PATIENCE).send();
+        let decided =
+            ask(&self.http, "POST", format!("{url}/{decision}")).within(BUYER_TIMEOUT).send();
         decided.await.is_ok_and(|reply| reply.status == 303) && decision != "leave"
     }
 

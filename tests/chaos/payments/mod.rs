@@ -130,7 +130,7 @@ pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<
         books::refund_again(cluster).await?;
     }
     misbehave(cluster, json!({})).await?;
-    let evidence = conclude(plan, cluster, &till, &strikes).await?;
+    let evidence = settle_and_read(plan, cluster, &till, &strikes).await?;
     let ledger = &evidence.money.ledger;
     let checked = ledger.iter().filter(|row| row.charge.is_some()).count();
     let count = |state: &str| ledger.iter().filter(|row| row.state == state).count();
@@ -150,15 +150,15 @@ pub async fn conduct(fault: Fault, plan: Plan, cluster: &mut Cluster) -> Result<
     })
 }
 
-async fn conclude(
+async fn settle_and_read(
     plan: Plan,
     cluster: &Cluster,
     till: &Till,
     strikes: &Strikes,
 ) -> Result<Evidence> {
     let began = Instant::now();
-    let mut settled = settle(cluster, plan.terminal_within * plan.patience * 2).await;
-    let limit = MONEY_AT_REST_WITHIN * plan.patience;
+    let mut settled = settle(cluster, plan.terminal_within * plan.slack * 2).await;
+    let limit = MONEY_AT_REST_WITHIN * plan.slack;
     let mut money = Money::default();
     let at_rest = poll::<_, Error>(limit, 500, async || {
         money = books::read(cluster).await?;

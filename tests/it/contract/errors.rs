@@ -238,7 +238,7 @@ async fn a_malformed_id_is_nothing_that_exists() {
     let junk = NO_IDS.replace("LONG", &"9".repeat(1_000));
     for id in junk.replace("SALE", sale).replace("ORDER", &stage.order).split(' ') {
         for route in Route::all(id, id).filter(|route| route.has_id) {
-            let reply = within_patience(route.ask(app).bearer(route.token(shopper))).await;
+            let reply = within_timeout(route.ask(app).bearer(route.token(shopper))).await;
             assert_refused(&reply, &format!("{} {}", route.method, route.path));
         }
         if !id.contains(['{', ';']) {
@@ -275,7 +275,7 @@ async fn a_bad_token_is_nobody_and_a_good_one_shows_no_order_of_another() {
     }
     for route in Route::all(&stage.sale, &stage.order).filter(|route| route.who == "shopper") {
         for (name, value) in &headers {
-            let reply = within_patience(route.ask(app).header(name, value)).await;
+            let reply = within_timeout(route.ask(app).header(name, value)).await;
             let what = format!("{} {} {value}", route.method, route.path);
             reply.assert_problem_at(&what, 401, "unauthenticated");
             assert!(reply.headers.contains_key("www-authenticate"));
@@ -285,8 +285,8 @@ async fn a_bad_token_is_nobody_and_a_good_one_shows_no_order_of_another() {
     for id in [stage.order.as_str(), "1", UNKNOWN] {
         for route in Route::all("", id).filter(|route| route.path.contains("/orders/")) {
             let stolen = route.ask(app).bearer(&thief.token);
-            within_patience(stolen).await.assert_problem(404, "order_not_found");
-            within_patience(route.ask(app)).await.assert_problem(401, "unauthenticated");
+            within_timeout(stolen).await.assert_problem(404, "order_not_found");
+            within_timeout(route.ask(app)).await.assert_problem(401, "unauthenticated");
         }
     }
     stage.assert_unchanged().await;

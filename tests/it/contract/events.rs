@@ -72,7 +72,7 @@ async fn a_sale_tells_its_changes() {
     assert!(took >= 6 * Duration::from_millis(200), "six changes in {took:?}");
     let mut later = open(of_sale(&app, &sale)).await;
     assert_eq!(next_sale(&mut later).await, json!([1, "ended"]));
-    within_patience(of_sale(&app, UNKNOWN)).await.assert_problem(404, "sale_not_found");
+    within_timeout(of_sale(&app, UNKNOWN)).await.assert_problem(404, "sale_not_found");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,7 +112,7 @@ async fn an_order_is_followed_to_its_end_and_streams_end_with_the_server() {
         while of_sale.next().await.is_some() {}
         while of_order.next().await.is_some() {}
     };
-    within_patience(async { tokio::join!(app.finish(), ends) }).await;
+    within_timeout(async { tokio::join!(app.finish(), ends) }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -130,7 +130,7 @@ async fn a_stream_ends_with_its_token() {
     let mut place = open(app.ask("GET", &format!("{room}/events")).bearer(&token)).await;
     next(&mut place, "place").await;
     for mut events in [events, place] {
-        let end = within_patience(events.try_next()).await;
+        let end = within_timeout(events.try_next()).await;
         assert_eq!(end.expect("an orderly end"), None);
     }
     app.ask("GET", &path).bearer(&token).await.assert_problem(401, "unauthenticated");

@@ -1,4 +1,4 @@
-//! Around the API: methods, health, and the answers while a dependency is away.
+//! Health, methods, and the answers while a dependency is away.
 
 use super::*;
 use crate::security::sites::documented;
@@ -38,7 +38,7 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
     let buyers = app.shoppers(5);
-    let refused = within_patience(TestApp::all_buy(buyers.clone(), &sale)).await;
+    let refused = within_timeout(TestApp::all_buy(buyers.clone(), &sale)).await;
     refused.iter().for_each(assert_shed);
     app.get("/healthz").await.assert(200);
     let readiness = app.get("/readyz").await.must_be(503);

@@ -1,8 +1,8 @@
 //! The HTTP contract, from outside: every route, in its success and in each of its refusals.
 
-mod around;
 mod errors;
 mod events;
+mod health;
 mod operating;
 mod pages;
 mod shopping;
@@ -70,7 +70,7 @@ fn assert_time_to_pay(order: &Value, seconds: i64, asked: OffsetDateTime) {
 }
 
 /// For requests that must not be answered with a stream: reading one to its end takes for ever.
-async fn within_patience<T>(answer: impl IntoFuture<Output = T>) -> T {
+async fn within_timeout<T>(answer: impl IntoFuture<Output = T>) -> T {
     let answer = tokio::time::timeout(TEST_TIMEOUT, answer.into_future()).await;
     answer.expect("an answer that ends")
 }

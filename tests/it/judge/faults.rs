@@ -43,8 +43,8 @@ impl Impatient {
         if self.open.fetch_update(Relaxed, Relaxed, has_room).is_err() {
             return;
         }
-        let (mut text, mut bytes, mut patience) = (String::new(), [0; 1_024], LONG);
-        while let Ok(Ok(read @ 1..)) = timeout(patience, connection.read(&mut bytes)).await {
+        let (mut text, mut bytes, mut limit) = (String::new(), [0; 1_024], LONG);
+        while let Ok(Ok(read @ 1..)) = timeout(limit, connection.read(&mut bytes)).await {
             text += &String::from_utf8_lossy(&bytes[..read]);
             if !text.ends_with("\r\n\r\n") {
                 continue;
@@ -62,7 +62,7 @@ impl Impatient {
             if connection.write_all(answer.as_bytes()).await.is_err() {
                 break;
             }
-            patience = self.idle;
+            limit = self.idle;
         }
         self.open.fetch_sub(1, Relaxed);
     }

@@ -99,7 +99,7 @@ async fn a_storm_that_hardly_took_place_proves_nothing() {
     assert!(said.starts_with("undecided (") && said.contains("had been begun"), "{said}");
 }
 
-/// Whoever embeds the judge serves others on the same thread.
+/// A host of the judge may serve others on the same thread.
 #[tokio::test]
 async fn looking_and_judging_block_nobody_else() {
     let (here, looked) = (std::thread::current().id(), Arc::new(Mutex::new(Vec::new())));

@@ -4,8 +4,9 @@ use crate::support::{not_exercised, prelude::*, test_lab::TestLab, trace::*};
 use lab::conformance::{self, Case, cases, missing_demonstrations, untried};
 use lab::strategies::{find, solutions::STRATEGIES as SOLUTIONS};
 use lab::strategy::{Harm, Harms, Language, Likelihood, Need, Promise};
+use lab::verdict::{Outcome, Verdict};
 use lab::{Lab, STRATEGIES, Strategy, Trial, arena::Arena, command::grade::grade};
-use lab::{lessons::LESSONS, marks::Excerpt, servers::Servers, verdict::Verdict};
+use lab::{lessons::LESSONS, marks::Excerpt, servers::Servers};
 
 const AT_ONCE: usize = 3;
 
@@ -172,6 +173,15 @@ async fn a_wrong_promise_is_noticed() {
     let found = contradictions_in(sound.promise, &plain, &verdict);
     assert_found(&found, "purchases failed");
     assert_found(&found, "fewer sold than could be");
+    // Nor does it hold if nothing was sold, even where purchases may fail.
+    let mut holds = plain;
+    holds.scenario.options = &[("crash_at", "anywhere")];
+    holds.shows = Some(Harm::Holds);
+    (verdict.failed, verdict.outcome) = (verdict.attempts, Outcome::Failed);
+    let found = contradictions_in(sound.promise, &holds, &verdict);
+    assert_found(&found, "fewer sold than could be");
+    (verdict.lost, verdict.kept_promise) = (1, false);
+    assert_found(&contradictions_in(sound.promise, &holds, &verdict), "Loses, which");
     labs.finish().await;
 }
 

@@ -4,7 +4,7 @@ use crate::support::checkers::{self, Evidence, Snapshot};
 use crate::support::driver::client::{Buyer, Client};
 use crate::support::driver::{Error, Habits, ORDINARY, Sale, World, shopper::Shopper};
 use crate::support::history::{Answer, Kind, Micros, NO_ORDER, Operation};
-use crate::support::stores::{Stores, conclude, take_snapshots};
+use crate::support::stores::{Stores, settle_and_read, take_snapshots};
 use crate::support::{prelude::*, redis_servers::KeyHolder};
 
 /// Longer than any test takes: no unit may come back because its buyer could not pay in time.
@@ -111,7 +111,8 @@ impl Crowd {
         self.world.stop.store(true, Relaxed);
         self.lanes.join_all().await;
         app.execute(LAPSE).await;
-        let evidence = conclude(&View(app, servers), &self.world, self.snapshots, REST).await;
+        let evidence =
+            settle_and_read(&View(app, servers), &self.world, self.snapshots, REST).await;
         let mut evidence = evidence.expect("the stores answer");
         evidence.late_effects = Duration::from_secs(5);
         evidence.redis_lost_data = lost_data;

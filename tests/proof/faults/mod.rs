@@ -8,7 +8,7 @@
 mod clocks;
 mod cuts;
 mod fail_points;
-mod late;
+mod held_back;
 mod poison;
 mod postgres;
 mod rebuild;

@@ -74,7 +74,7 @@ impl Scene {
         self.winners.extend([winner.await, regular]);
     }
 
-    async fn conclude(self) {
+    async fn finish(self) {
         assert!(self.wrong.is_empty(), "\n{}", self.wrong.join("\n"));
         self.app.database.assert_kept(&self.sale, &self.winners).await;
         self.app.assert_sound(&self.sale).await;
@@ -192,7 +192,7 @@ async fn a_redis_that_refuses_for_any_reason_is_503_and_passes() {
         operator.must_say(end).await;
         scene.until_it_sells(regular).await;
     }
-    scene.conclude().await;
+    scene.finish().await;
 }
 
 const OF_POSTGRES: &str = "the database lets nobody in, read only, the orders are locked, \
@@ -238,5 +238,5 @@ async fn a_postgres_that_refuses_for_any_reason_is_503_and_passes() {
         }
         scene.until_it_sells(regular).await;
     }
-    scene.conclude().await;
+    scene.finish().await;
 }

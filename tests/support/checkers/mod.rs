@@ -56,7 +56,7 @@ checkers! {
     PaidHasMoney money::is_there;
     /// I13: what is refunded is refunded whole, and once.
     RefundedOnce money::goes_back_once;
-    /// I13: whoever was told that an order is paid, cancelled or refunded was told the truth.
+    /// I13: everyone told that an order is paid, cancelled or refunded was told the truth.
     MoneyAsTold money::was_told;
     /// I13: the ledger and the program's books say what the provider's list says.
     BooksAgree money::is_booked;
