@@ -6,7 +6,7 @@ import { h, text, toast } from './ui.js';
 
 const FIELDS = {
   title: { key: 'admin.f.title', required: true, maxlength: 200 },
-  description: { key: 'admin.f.description', tag: 'textarea', rows: 3, maxlength: 2000 },
+  description: { key: 'admin.f.description', tag: 'textarea', rows: 3, maxlength: 4000 },
   image_url: { key: 'admin.f.image', list: 'pictures', maxlength: 500 },
   closes_at: { key: 'admin.f.closes', type: 'datetime-local', step: 1, required: true, shown: localInput, sent: (input) => new Date(input.value).toISOString() },
   payment_timeout_secs: { key: 'admin.f.timeout', type: 'number', min: 1, step: 1, required: true, sent: (input) => input.valueAsNumber },

@@ -15,7 +15,7 @@ import { $, badge, banner, confirm, h, shell, stateAt, text, toast } from './ui.
 const KEPT = 'flash-sale.admin-token';
 const PAGE = 50;
 let token = sessionStorage.getItem(KEPT) ?? '';
-let polling, sales = [], inspected = null, last = null, asked = 0;
+let polling, sales = [], inspected = null, last = null, asked = 0, audits = 0;
 
 const operate = (method, path, body) => call(method, `/api/v1/admin/${path}`, { body, bearer: token });
 const admin = (method, path, body) => operate(method, `sales${path}`, body);
@@ -32,7 +32,7 @@ function words(problem) {
 const LABELS = {
   title: 'admin.f.title', description: 'admin.f.description', image_url: 'admin.f.image', currency: 'admin.f.currency', price_cents: 'admin.f.price',
   original_price_cents: 'admin.f.original', stock: 'admin.f.stock', per_user_limit: 'admin.f.limit', opens_at: 'admin.f.opens', closes_at: 'admin.f.closes',
-  payment_timeout_secs: 'admin.f.timeout', challenge_bits: 'admin.f.work', add: 'admin.add', user: 'admin.whose',
+  payment_timeout_secs: 'admin.f.timeout', challenge_bits: 'admin.f.work', add: 'admin.add',
 };
 const INPUTS = { price_cents: 'price', original_price_cents: 'original' };
 const fieldOf = (detail) => /^(\w+): /.exec(detail ?? '')?.[1];
@@ -107,27 +107,32 @@ function failed(problem) {
 
 const rows = new Map();
 
-function row(sale) {
-  const cells = { badge: badge(sale.state), left: h('td', { class: 'num', role: 'cell' }), opens: h('td', { class: 'opens', role: 'cell' }) };
-  cells.title = h('a', { href: `/sales/${encodeURIComponent(sale.id)}` }, sale.title);
-  const button = (key, work, extra = {}) => h('button', { class: 'button small', type: 'button', onclick: work, ...extra }, t(key));
-  const named = (key) => ({ 'aria-label': `${t(key)}: ${sale.title}` });
-  cells.pause = button('admin.pause', () => steer(sale, 'pause'), named('admin.pause'));
-  cells.resume = button('admin.resume', () => steer(sale, 'resume'), named('admin.resume'));
-  cells.close = button('admin.close', () => close(sale), named('admin.close'));
-  cells.amount = h('input', { type: 'number', step: 1, value: 10, required: true, 'aria-label': t('admin.add_n', { title: sale.title }) });
-  cells.add = h('form', { class: 'add', onsubmit: (event) => { event.preventDefault(); addStock(sale, cells.amount.valueAsNumber); } },
-    cells.amount, h('button', { class: 'button small', ...named('admin.add') }, t('admin.add')));
-  const more = button('admin.more_do', null, { popovertarget: `menu-${sale.id}`, ...named('admin.more_do') });
+function row({ id, state }) {
+  const now = () => sales.find((one) => one.id === id); // as it is when a button is pressed
+  const cells = { badge: badge(state), left: h('td', { class: 'num', role: 'cell' }), opens: h('td', { class: 'opens', role: 'cell' }), labels: [] };
+  const address = `/sales/${encodeURIComponent(id)}`;
+  cells.title = h('a', { href: address });
+  /** `label` is what a screen reader says, of the sale's title. */
+  const named = (element, label) => { cells.labels.push([element, label]); return element; };
+  const of = (key) => (title) => t(key, { title });
+  const button = (key, work, label = (title) => `${t(key)}: ${title}`, extra = {}) => named(h('button', { class: 'button small', type: 'button', onclick: work, ...extra }, t(key)), label);
+  cells.pause = button('admin.pause', () => steer(now(), 'pause'));
+  cells.resume = button('admin.resume', () => steer(now(), 'resume'));
+  cells.close = button('admin.close', () => close(now()));
+  cells.amount = named(h('input', { type: 'number', step: 1, value: 10, required: true }), of('admin.add_n'));
+  const once = (event) => { if (event.detail > 1) event.preventDefault(); }; // a double click adds once
+  cells.add = h('form', { class: 'add', onsubmit: (event) => { event.preventDefault(); addStock(now(), cells); } },
+    cells.amount, button('admin.add', once, undefined, { type: 'submit' }));
+  const more = button('admin.more_do', null, undefined, { popovertarget: `menu-${id}` });
   const element = h('tr', { role: 'row' }, // named roles, because on a phone a row is laid out as a card
-    h('th', { scope: 'row', role: 'rowheader' }, cells.title, h('small', {}, sale.id)),
+    h('th', { scope: 'row', role: 'rowheader' }, cells.title, h('small', {}, id)),
     h('td', { role: 'cell' }, cells.badge), cells.left, cells.opens,
     h('td', { role: 'cell' }, h('div', { class: 'steer' },
-      button('admin.inspect', () => inspect(sale), { 'aria-label': t('admin.inspect_of', { title: sale.title }) }),
+      button('admin.inspect', () => inspect(now()), of('admin.inspect_of')),
       cells.pause, cells.resume, more),
     h('div', { class: 'menu', popover: true, id: more.getAttribute('popovertarget'), ontoggle: ({ newState }) => { if (newState === 'open') beside(more, element); } },
-      h('a', { class: 'button small', href: `/sales/${encodeURIComponent(sale.id)}/live`, 'aria-label': t('admin.wall_of', { title: sale.title }) }, t('admin.wall')),
-      button('admin.edit', () => edit(sale.id), { 'aria-label': t('admin.edit_of', { title: sale.title }) }),
+      named(h('a', { class: 'button small', href: `${address}/live` }, t('admin.wall')), of('admin.wall_of')),
+      button('admin.edit', () => edit(id), of('admin.edit_of')),
       cells.add, cells.close)));
   return { element, cells };
 }
@@ -145,7 +150,9 @@ function render() {
     if (!rows.has(sale.id)) rows.set(sale.id, row(sale));
     const { element, cells } = rows.get(sale.id);
     const state = stateAt(sale, clock.now());
+    if (cells.title.textContent !== sale.title) for (const [element, label] of cells.labels) element.setAttribute('aria-label', label(sale.title));
     text(cells.title, sale.title);
+    if (sale.id === inspected?.id) text($('#inspect-title'), sale.title);
     cells.badge.className = `badge ${state}`;
     text(cells.badge, t(`state.${state}`));
     text(cells.left, `${number(sale.remaining)} / ${number(sale.stock)}`);
@@ -201,9 +208,12 @@ async function close(sale) {
   change(sale, () => admin('POST', path(sale, '/close')), t('admin.done.close', sale));
 }
 
-function addStock(sale, add) {
-  if (!add) return;
-  change(sale, () => admin('POST', path(sale, '/stock'), { add }), t('admin.done.stock', { title: sale.title, n: add > 0 ? `+${add}` : add }));
+async function addStock(sale, cells) {
+  const add = cells.amount.valueAsNumber;
+  if (!add || cells.busy) return;
+  cells.busy = true; // unlike the others, this would be done twice
+  await change(sale, () => admin('POST', path(sale, '/stock'), { add }), t('admin.done.stock', { title: sale.title, n: add > 0 ? `+${add}` : add }));
+  cells.busy = false;
 }
 
 // ---- one sale from inside -----------------------------------------------------------------------
@@ -224,14 +234,14 @@ function inspect(sale) {
 }
 
 async function audit() {
-  const sale = inspected;
+  const sale = inspected, mine = ++audits;
   let a;
   try {
     a = await admin('GET', path(sale, '/audit'));
   } catch (problem) {
-    return failed(problem);
+    return mine === audits && failed(problem);
   }
-  if (sale !== inspected) return;
+  if (sale !== inspected || mine !== audits) return; // asked again meanwhile
   const verdict = !a.ok ? 'bad' : a.quiescent ? 'ok' : 'moving';
   $('#verdict').className = `verdict ${verdict}`;
   text($('#verdict'), t('admin.audit_line', { verdict: t(`admin.audit_${verdict}`), at: moment(clock.now(), clock.now()) }));
@@ -269,9 +279,14 @@ async function orders(after) {
   const body = $('#orders tbody');
   if (after) body.append(...lines); else body.replaceChildren(...lines);
   last = page.at(-1)?.order_id;
+  const hadFocus = document.activeElement === $('#more');
   $('#more').hidden = page.length < PAGE;
   $('#no-orders').hidden = body.children.length > 0;
   $('#orders').hidden = body.children.length === 0;
+  if (!hadFocus || !$('#more').hidden) return;
+  const line = lines[0] ?? body.lastElementChild; // the first that is new
+  line.tabIndex = -1;
+  line.focus({ preventScroll: true });
 }
 
 /** The money of a paid order goes back, and the unit if the operator says so. */

@@ -2,10 +2,7 @@
 
 import { language } from './strings.js';
 
-/**
- * The visitor's own variant of the page's language, if they have one: dates of en-GB differ from
- * those of en-US.
- */
+/** The visitor's variant of the page's language, if any: en-GB and en-US differ in dates. */
 export const locale = globalThis.document
   ? navigator.languages.find((tag) => tag.startsWith(language)) ?? document.documentElement.lang
   : 'en-US';
@@ -22,10 +19,7 @@ export function digitsOf(currency) {
   return cached(Intl.NumberFormat, { style: 'currency', currency }).resolvedOptions().maximumFractionDigits;
 }
 
-/**
- * Integer minor units → text. Whole amounts drop their zeros: prices here are shouted, not
- * accounted.
- */
+/** Integer minor units → text. Whole amounts drop their zeros: prices are shouted here. */
 export function money(minor, currency) {
   try {
     const digits = digitsOf(currency);

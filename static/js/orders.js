@@ -185,7 +185,9 @@ async function more() {
     orders.forEach(take);
     if (orders.some(({ order_id: id }) => id === HERE)) alone = null;
     older = orders.length === PAGE;
+    const hadFocus = document.activeElement === $('#more');
     place();
+    if (hadFocus && $('#more').hidden) $('a', (rows.get(orders[0]?.order_id) ?? rows.get(oldest)).element).focus({ preventScroll: true });
   } catch (problem) {
     toast(errorWords(problem), 'bad');
   }

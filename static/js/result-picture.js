@@ -59,8 +59,8 @@ function canvasOf({ sold, stock, line, name }) {
 }
 
 /**
- * Hands the picture to whoever shares files on this device, else to the downloads. `line` is what
- * happened, `name` what did it.
+ * Hands the picture to a reader who can share files on this device, else to the downloads. `line`
+ * is what happened, `name` what did it.
  */
 export async function share(result) {
   await Promise.race([document.fonts.load('700 54px "Archivo Narrow"').catch(() => {}), new Promise((done) => { setTimeout(done, 500); })]);

@@ -10,12 +10,13 @@ const OURS = ['queued', 'pending_payment', 'paid', 'already', 'buying', 'paying'
 
 /**
  * `shown` as view() gives it, `state` the machine's, `place` PLACE or null, `joining` whether an
- * answer is awaited,
- * `notice` what was said about the last attempt to join.
+ * answer is awaited, `notice` what was said about the last attempt to join, `used` whether this
+ * turn has made its order.
  */
-export function roomView(shown, { state, sale, place, joining, notice, now }) {
-  // An order of ours, or an attempt at one, is more than a place.
-  if (OURS.includes(state.name) || ['ended', 'paused'].includes(state.market) && place?.state !== 'turn') return shown;
+export function roomView(shown, { state, sale, place, joining, notice, used, now }) {
+  // An order of ours, or an attempt at one, is more than a place; but another unit needs a turn.
+  const another = state.name === 'paid' && shown.button.action === 'buy';
+  if (OURS.includes(state.name) && !another || ['ended', 'paused'].includes(state.market)) return shown;
   const with_ = (button, say, more = {}) => ({ ...shown, button: { action: null, busy: false, ...button }, say, ...more });
   // Unlike a purchase, joining is not repeated by itself.
   const told = ['network', 'unavailable'].includes(notice) ? 'room_unreached' : notice;
@@ -32,10 +33,13 @@ export function roomView(shown, { state, sale, place, joining, notice, now }) {
   }
   switch (place.state) {
     case 'early': return with_({ label: ['room.early', { n: number(place.joined) }] }, ['say.room_early'], { tone: 'wait' });
-    case 'turn':
-      return with_({ label: ['buy.ready'], action: 'buy' }, said('say.room_turn'), {
-        tone: 'go', clock: { label: 'clock.turn', target: Date.parse(place.turn_ends_at) },
-      });
+    case 'turn': {
+      if (state.market !== 'ready') return shown;
+      const clock = { label: 'clock.turn', target: Date.parse(place.turn_ends_at) };
+      // The server answers a used turn with the order that it has made.
+      if (used) return { ...shown, clock, button: { ...shown.button, action: null } };
+      return with_({ label: ['buy.ready'], action: 'buy' }, said('say.room_turn'), { tone: 'go', clock });
+    }
     default: {
       const button = { label: ['room.waiting', { n: number(place.position) }] };
       if (state.market === 'sold_out') return with_(button, ['say.room_sold_out'], { tone: 'over' });

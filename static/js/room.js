@@ -54,6 +54,7 @@ export function room(sale, { onPlace, onProblem }) {
   }
 
   async function find() {
+    if (left) return;
     try {
       tell(await shop('GET', path));
       watch();

@@ -12,7 +12,7 @@ import { forPlace, forPurchase, prepare, progress, spent } from './credentials.j
 import { room } from './room.js';
 import { roomView } from './room-view.js';
 import { session, shop, tabs } from './session.js';
-import { follow } from './sse.js';
+import { follow, newer } from './sse.js';
 import { t } from './strings.js';
 import { $, banner, confirm, shell, stateAt, stockBar, stockWords, text, toast } from './ui.js';
 
@@ -23,6 +23,7 @@ const SQUARES = 20; // on a bar, as in app.css
 const button = $('#buy');
 const second = $('#second');
 let sale, state, feed, ticking, waiting, place = null, joining = false, notice = null;
+let usedTurn; // when the turn ends that has made its order
 
 // ---- events in, effects out ---------------------------------------------------------------------
 
@@ -40,9 +41,10 @@ const EFFECTS = {
   async send({ key, delayMs }) {
     await new Promise((resolve) => { setTimeout(resolve, delayMs); });
     try {
-      const credentials = await forPurchase(SALE, sale, place);
+      const turn = place?.turn_ends_at, credentials = await forPurchase(SALE, sale, place);
       const answer = await shop('POST', `${SALE}/orders`, { key, credentials });
       spent();
+      usedTurn = turn;
       tabs.tell(sale.id);
       dispatch('accepted', { order: { id: answer.order_id, status: answer.status, payBy: null } });
     } catch (problem) {
@@ -129,7 +131,7 @@ function learn(news) {
  * so may the clocks.
  */
 async function refreshSale() {
-  learn(await call('GET', SALE));
+  learn(newer(sale, await call('GET', SALE)));
   describe();
   attendRoom();
 }
@@ -187,7 +189,7 @@ function render(changed = true) {
   const now = clock.now();
   if ((state.name === 'not_open' || canBuy(state, now)) && !document.hidden) prepare(SALE, sale);
   let shown = view(state, now);
-  if (sale.waiting_room) shown = roomView(shown, { state, sale, place, joining, notice, now });
+  if (sale.waiting_room) shown = roomView(shown, { state, sale, place, joining, notice, used: usedTurn === place?.turn_ends_at, now });
   const solving = (joining || state.name === 'buying') && progress();
   if (solving || solving === 0) shown = { ...shown, button: { label: ['buy.puzzle', { n: share(solving) }], action: null, busy: true }, say: ['say.puzzle'] };
   queue();

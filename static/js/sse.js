@@ -29,6 +29,15 @@ export function parser(emit) {
 }
 
 /**
+ * What an answer adds to a sale that events tell of: an answer on its way can be overtaken by one.
+ */
+export function newer(sale, answer) {
+  if (!(Date.parse(answer.server_time) < Date.parse(sale?.server_time))) return answer;
+  const { state, remaining, server_time, ...rest } = answer;
+  return rest;
+}
+
+/**
  * Follows `url` until close(). `onEvent(name, value)` gets parsed JSON; `onStatus` gets `live`,
  * `reconnecting` or `offline`;
  * `onRefused(problem)` gets a 4xx that no retry will change, and ends the stream.

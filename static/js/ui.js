@@ -5,10 +5,7 @@ import { number } from './format.js';
 
 export const $ = (selector, root = document) => root.querySelector(selector);
 
-/**
- * h('p', {class: 'x', onclick: f, hidden: true}, 'text', node, …): text is always text, never
- * markup.
- */
+/** h('p', {class: 'x', onclick: f, hidden: true}, 'text', node, …): text is never markup. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -85,9 +82,7 @@ export function picture(url) {
 
 export const badge = (state) => h('span', { class: `badge ${state}` }, t(`state.${state}`));
 
-/**
- * State as the clock sees it: a sale opens and ends on its second, not when the next answer comes.
- */
+/** State as the clock sees it: a sale opens and ends on its second, not with the next answer. */
 export function stateAt(sale, now) {
   if (sale.state === 'ended' || now >= Date.parse(sale.closes_at)) return 'ended';
   if (sale.state === 'scheduled' && now >= Date.parse(sale.opens_at)) return 'open';

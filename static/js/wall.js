@@ -2,12 +2,12 @@
 // sale's event stream; how the server fares is read from /metrics once a second. Charts are uPlot's
 // where the build has it (window.uPlot).
 
-import { call, poll, problemOf } from './api.js';
+import { backoff, call, poll, problemOf } from './api.js';
 import { clock } from './clock.js';
 import { number, share, time } from './format.js';
 import { between, look, quantile } from './metrics.js';
 import { chart } from './chart.js';
-import { follow } from './sse.js';
+import { follow, newer } from './sse.js';
 import { t } from './strings.js';
 import { $, h, shareResult, shell, stateAt, stockBar, text } from './ui.js';
 
@@ -25,7 +25,7 @@ const moments = []; // [{at, remaining, accepted, refused, p50, p95, p99, backlo
 
 function showSale() {
   const state = stateAt(sale, clock.now());
-  const sold = sale.stock - sale.remaining;
+  const sold = taken();
   document.title = `${t('wall.title')}: ${sale.title}`;
   text($('#title'), sale.title);
   $('#badge').className = `badge ${state}`;
@@ -38,11 +38,12 @@ function showSale() {
   showVerdict();
 }
 
-const soldNow = () => audit?.live ?? sale.stock - sale.remaining;
+/** Never below zero: events tell of added units before the stock is read again. */
+const taken = () => Math.max(0, sale.stock - sale.remaining);
 
-/**
- * What the rows say counts; without an operator's token there is only the counter of what was sold.
- */
+/** The audit is read seldom: its rows count where they are too many, else what the events tell. */
+const soldNow = () => (audit?.oversold > 0 ? audit.live : taken());
+
 function showVerdict() {
   const n = { sold: number(soldNow()), all: number(sale.stock) };
   text($('#verdict'), !audit ? t('wall.says.sold', n) : audit.oversold > 0 ? t('wall.says.oversold', { ...n, n: audit.oversold, over: number(audit.oversold) }) : t('wall.says.none', n));
@@ -63,7 +64,7 @@ function followAudit() {
   }, () => 10_000);
 }
 
-const refreshSale = async () => { sale = await call('GET', SALE); showSale(); };
+const refreshSale = async () => { const answer = await call('GET', SALE); sale = { ...sale, ...newer(sale, answer) }; showSale(); };
 
 function watch() {
   follow(`${SALE}/events`, {
@@ -72,6 +73,7 @@ function watch() {
       clock.atLeast(news.server_time);
       Object.assign(sale, news);
       showSale();
+      if (news.remaining > sale.stock) setTimeout(() => refreshSale().catch(() => {}), backoff(1)); // stock was added
     },
     onStatus(status) {
       $('#link').className = `link ${status}`;

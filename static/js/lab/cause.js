@@ -6,8 +6,6 @@ import { h } from '../ui.js';
 import { byInterest, marked } from './marked.js';
 import { t } from './words.js';
 
-const PLACES = ['the stock is read', 'the version is read', 'there is no order yet', 'the order is written', 'the stock is taken', 'the unit is taken', 'the script has decided', 'the key has no expiry', 'unlocked and not committed'];
-
 const ms = (n) => t('ms', { n: number(n ?? 0, { maximumFractionDigits: 1 }) });
 
 /**
@@ -15,7 +13,7 @@ const ms = (n) => t('ms', { n: number(n ?? 0, { maximumFractionDigits: 1 }) });
  * what each was told.
  */
 function collision({ place, buyers, at_ms: at, a, b }) {
-  const words = PLACES.includes(place) ? t(`lab.place.${place}`) : place;
+  const words = t(`lab.place.${place}`, { name: place }, 'lab.option_other');
   const column = (name, side) => h('li', {}, h('b', {}, name), side ? h('span', {}, t('lab.why.began', { ms: ms(side.began_ms) })) : null,
     h('span', { class: 'met' }, t('lab.why.stood', { ms: ms(at), place: words })), side ? h('span', {}, t('lab.why.sold', { ms: ms(side.sold_ms), order: side.order_id })) : null);
   return h('figure', { class: 'collision' }, h('figcaption', {}, t(buyers[0] === buyers[1] ? 'lab.why.same_buyer' : 'lab.why.collided', { a: buyers[0], b: buyers[1], ms: ms(at), place: words })),

@@ -1,9 +1,6 @@
 // Options that were chosen, as the server wants them. No DOM, no network.
 
-/**
- * Text of a form or an address → what the server's option is: a number, true or false, or one of
- * its words.
- */
+/** Text of a form or an address → the server's option: a number, true or false, or a word. */
 export function optionValue(option, given) {
   if (given === '' || given == null) return option.default;
   if (Array.isArray(option.values)) return option.values.find((value) => String(value) === String(given)) ?? option.default;
@@ -15,10 +12,7 @@ export function optionValue(option, given) {
   return String(given);
 }
 
-/**
- * What of `chosen` (name → text) differs from the defaults of these options, as the server wants
- * it.
- */
+/** What of `chosen` (name → text) differs from the defaults, as the server wants it. */
 export function chosenOptions(options, chosen) {
   const said = {};
   for (const option of options) {

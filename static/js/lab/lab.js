@@ -40,10 +40,7 @@ function readNow() {
   return reading.then((read) => read.open(...toRead), () => { reading = null; });
 }
 const near = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) { near.disconnect(); readNow(); } }, { rootMargin: '100px' });
-/**
- * The visitor's own server, as if it were a strategy: what it is called, and whether it can run
- * from where this page is seen.
- */
+/** The visitor's own server, as a strategy; it runs only for a browser on its machine. */
 const own = { id: OWN, title: t('lab.server.title'), available: { ok: isHere(location.hostname) } };
 const named = (key) => (key === OWN ? own : strategies.find(({ id }) => id === laneParts(key)[0]));
 const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false && (key !== OWN || setup.server));
@@ -155,9 +152,7 @@ async function demonstrate(strategy, show) {
   $('#race').scrollIntoView();
 }
 
-/**
- * Something was chosen or written: the options that matter now, the button's words, the address.
- */
+/** After any choice: the options that matter now, the button's words, the address. */
 function changed() {
   optionFields();
   const n = setup.strategies.length;
@@ -179,9 +174,7 @@ function fill() {
   changed();
 }
 
-/**
- * Something was written: from here on the lanes run what the form says, not their demonstrations.
- */
+/** From here on the lanes run what the form says, not their demonstrations. */
 const asWritten = () => { setup.strategies = [...new Set(setup.strategies.map((key) => laneParts(key)[0]))]; };
 
 let shownOptions = '';
@@ -223,10 +216,7 @@ function laneOf(key, asked) {
   return { key, strategy, show: strategy.demonstrations?.find(({ id }) => id && id === laneParts(key)[1]), setup: structuredClone(laneSetup(asked, key, strategy)) };
 }
 
-/**
- * `heat` is {lanes, together, run, at: which of its heats is on, states: of the lanes that have
- * been}.
- */
+/** `heat`: {lanes, together, run, at: which heat is on, states: of the lanes that have been}. */
 function begin(heat) {
   running = new AbortController();
   running.heat = heat;
@@ -357,6 +347,7 @@ for (const name of Object.keys(PRESETS)) {
     h('span', { class: 'go-mark', 'aria-hidden': 'true' }), t(`lab.preset.${name}`)));
 }
 $('#setup').addEventListener('submit', (event) => { event.preventDefault(); start(); });
+$('#start').addEventListener('click', (event) => { if (event.detail > 1) event.preventDefault(); }); // a double click does not stop it
 $('#none').addEventListener('click', () => { setup.strategies = []; fill(); });
 $('#forget').addEventListener('click', forget);
 addEventListener('flash-sale:language', keep);

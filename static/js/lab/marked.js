@@ -27,8 +27,14 @@ export function marked(given, place = '') {
   const box = h('figure', { class: `marked ${mark.kind}` },
     h('figcaption', {}, h('strong', {}, t(`lab.mark.${mark.kind}`)), ' ', mark.words), code(mark, from, to));
   const more = from > mark.first_line || to < last;
+  function whole({ target }) {
+    const all = code(mark, mark.first_line, last);
+    box.querySelector('.excerpt').replaceWith(all);
+    target.remove();
+    all.focus({ preventScroll: true }); // the button that had it is gone
+  }
   box.append(h('p', { class: 'where-from' }, h('code', {}, `${mark.file}:${line}`), ' ',
-    more ? h('button', { type: 'button', class: 'read', onclick: ({ target }) => { box.querySelector('.excerpt').replaceWith(code(mark, mark.first_line, last)); target.remove(); } }, t('lab.mark.more')) : null));
+    more ? h('button', { type: 'button', class: 'read', onclick: whole }, t('lab.mark.more')) : null));
   return box;
 }
 

@@ -39,7 +39,9 @@ export function showResults(rows, named, standing, onSource) {
     bars('stock', rows, (one) => one.sold, (one) => outcome(one).tone, outcomeWords, (one) => one.stock),
     ...(fair.length ? [bars('throughput', fair, (one) => one.throughput_per_s, () => ''), bars('latency', fair, (one) => one.latency_ms?.p99, () => '')] : []),
   ];
+  const focused = [...$('#charts').querySelectorAll('button')].indexOf(document.activeElement);
   $('#charts').replaceChildren(...charts);
+  $('#charts').querySelectorAll('button')[focused]?.focus({ preventScroll: true }); // rows are only added
   reported = rows.map(({ arena }) => arena).filter((arena) => arena && standing.includes(arena));
   $('#report').hidden = reported.length === 0;
 }

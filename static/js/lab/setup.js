@@ -22,10 +22,7 @@ export function bounded(name, given) {
   return Number.isFinite(value) ? Math.max(least, Math.min(most, value)) : otherwise;
 }
 
-/**
- * A machine's own names for itself: only there may a server be judged, and only for those who sit
- * at it.
- */
+/** A machine's own names for itself: a server is judged only for those who sit at it. */
 export const isHere = (host) => /^(localhost|127(\.\d{1,3}){3}|\[::1\])$/.test(host);
 
 /**
@@ -88,16 +85,10 @@ export function laneSetup(setup, key, strategy) {
   return show ? { ...fromDemonstration(strategy, show), together: setup.together } : setup;
 }
 
-/**
- * Whether its speed says something about the strategy: alone on the machine, and nobody forced into
- * anybody.
- */
+/** Whether its speed says something about the strategy: alone on the machine, nobody forced. */
 export const isFair = (setup, lanes) => lanes === 1 && setup.options.interleave === 'off';
 
-/**
- * Under what the lanes of a race run, of which `size` run at once: what that says about their
- * speeds.
- */
+/** What can be said of the lanes' speeds, where `size` of them run at once. */
 export function comparison(lanes, size) {
   if (lanes.some(({ key }) => key === OWN)) return size > 1 ? 'together' : 'own';
   if (lanes.some(({ show }) => show)) return 'shown';

@@ -18,5 +18,8 @@ export function walk({ scene, moment }, by) {
   return { scene: to, moment: to === 'stopped' && by < 0 ? MOMENTS.length - 1 : 0 };
 }
 
+/** What the third door leads to: a sale that is open, else one that comes up. */
+export const onSale = (sales) => sales.find(({ state }) => state === 'open') ?? sales.find(({ state }) => state === 'scheduled');
+
 /** `buyer-12` → 12. */
 export const buyerNumber = (name) => /(\d+)$/.exec(name ?? '')?.[1] ?? name;

@@ -7,7 +7,7 @@ import { $, h, shareResult, text, toast } from '../ui.js';
 import { frame } from './frame.js';
 import { leave, race, recording, STOCK } from './why-race.js';
 import { crowd, shop } from './why-stage.js';
-import { buyerNumber, GAP, LINES, MOMENTS, walk } from './why-steps.js';
+import { buyerNumber, GAP, LINES, MOMENTS, onSale, walk } from './why-steps.js';
 import { inWords, language, t } from './why-words.js';
 
 const BROKEN = 'naive', CURED = 'conditional-update';
@@ -159,7 +159,8 @@ addEventListener('keydown', key);
 addEventListener('pagehide', leave);
 show();
 call('GET', '/api/v1/sales').then(({ sales }) => {
-  if (!sales[0]) return; // the catalogue
-  sale = `/sales/${encodeURIComponent(sales[0].id)}`;
+  const found = onSale(sales);
+  if (!found) return; // the catalogue
+  sale = `/sales/${encodeURIComponent(found.id)}`;
   $('#wall').href = `${sale}/live`;
 }).catch(() => {});

@@ -5,7 +5,7 @@
  */
 const FIELDS = {
   title: '标题', description: '介绍', image_url: '图片', currency: '货币', price_cents: '价格', original_price_cents: '原价', stock: '库存', per_user_limit: '每人限购',
-  opens_at: '开抢时间', closes_at: '结束时间', payment_timeout_secs: '付款时限', add: '增减的数量', name: '名字',
+  opens_at: '开抢时间', closes_at: '结束时间', payment_timeout_secs: '付款时限', add: '增减的数量',
 };
 const WHYS = [
   [/^must be (\d+) to (\d+) characters long$/, '长度须为 $1 到 $2 个字符'], [/^must not contain control characters$/, '不能含有控制字符'],

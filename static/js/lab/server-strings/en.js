@@ -1,6 +1,7 @@
 // English of what the judge has found: fetched with the first race of a server of one’s own.
 
 export default {
+  'lab.server.wait': 'The judge looks at what is stored once everybody has been answered.',
   'lab.server.held': 'Every answer fits what is stored.',
   'lab.server.undecided': 'Could not judge: {why}. What a server has to answer stands in docs/judge.md.',
   'lab.server.doubted': 'Doubtful: {why}.',

@@ -1,6 +1,7 @@
 // 裁判结论的简体中文：第一次比赛自己的服务器时才加载。
 
 export default {
+  'lab.server.wait': '所有人都得到应答之后，裁判才查看落库的订单。',
   'lab.server.held': '每个应答都与落库的订单一致。',
   'lab.server.undecided': '无法裁决：{why}。服务器应如何应答，见 docs/judge.md。',
   'lab.server.doubted': '存疑：{why}。',
