@@ -13,7 +13,7 @@ import { RUN } from '../../static/js/lab/recorded.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
 import { OWN, arenaBody, bounded, comparison, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, judgementBody, laneParts, laneSetup, merged, optionsOf, serverOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
 import { actAt, arrow, dwellMs, firstOfOverlap, firstOverlap, keyed, lease, meaning, moment, prices, shortened, timeline, within } from '../../static/js/lab/timeline.js';
-import { buyerNumber, GAP, LINES, MOMENTS, SCENES, walk } from '../../static/js/lab/why-steps.js';
+import { buyerNumber, GAP, LINES, MOMENTS, onSale, SCENES, walk } from '../../static/js/lab/why-steps.js';
 
 describe('what is raced', () => {
   it('comes from the address and goes back into it', () => {
@@ -338,4 +338,9 @@ it('what a shared link to /lab/why says is what the recorded race sold', () => {
     const { sold, oversold } = RUN.naive.verdict;
     assert.deepEqual(title.match(/\d+/g).map(Number), [sold, sold - oversold], title);
   }
+});
+
+it('the last door leads to a sale where something can still be bought', () => {
+  const sales = ['ended', 'scheduled', 'open', 'open'].map((state, index) => ({ id: String(index), state }));
+  assert.deepEqual([sales, sales.slice(0, 2), sales.slice(0, 1), []].map((found) => onSale(found)?.id), ['2', '1', undefined, undefined]);
 });

@@ -1,13 +1,14 @@
 // The small pure modules under the pages. Run: node --test tests/pages/
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
 import { backoff, jitter } from '../../static/js/api.js';
 import { Clock } from '../../static/js/clock.js';
 import { digits, untilNextChange } from '../../static/js/countdown.js';
 import { minorUnits, money, percentOff } from '../../static/js/format.js';
 import { newSale } from '../../static/js/new-sale.js';
-import { parser } from '../../static/js/sse.js';
+import { newer, parser } from '../../static/js/sse.js';
 
 describe('the clock', () => {
   const at = (ms) => new Date(ms).toISOString();
@@ -88,6 +89,22 @@ it('events are read whole however they are cut', () => {
     const feed = parser((...event) => events.push(event));
     for (let at = 0; at < stream.length; at += cut) feed(stream.slice(at, at + cut));
     assert.deepEqual(events, [['sale', '{"a":\n1}'], ['message', 'x']], `cut every ${cut}`);
+  }
+});
+
+it('an answer that was overtaken by an event does not turn a sale back', () => {
+  const known = { stock: 5, remaining: 1, state: 'open', server_time: '2026-11-20T10:00:00.5Z' };
+  const answer = (server_time) => ({ stock: 6, remaining: 4, state: 'paused', server_time });
+  assert.deepEqual(newer(known, answer('2026-11-20T10:00:00.25Z')), { stock: 6 });
+  for (const time of ['2026-11-20T10:00:00.5Z', '2026-11-20T10:00:01Z']) assert.deepEqual(newer(known, answer(time)), answer(time));
+  assert.deepEqual(newer(undefined, answer('2026-11-20T10:00:01Z')).remaining, 4);
+});
+
+it('a description may be as long as the server takes it', () => {
+  const read = (name) => readFileSync(new URL(`../../${name}`, import.meta.url), 'utf8');
+  const [, most] = /check_text\("description", description, 0, ([\d_]+)\)/.exec(read('src/catalog/changes.rs'));
+  for (const [name, pattern] of [['static/admin.html', /name="description"[^>]* maxlength="(\d+)"/], ['static/js/admin-edit.js', /description: .* maxlength: (\d+)/]]) {
+    assert.equal(pattern.exec(read(name))[1], most.replace('_', ''), name);
   }
 });
 

@@ -40,6 +40,26 @@ describe('a waiting room', () => {
     assert.deepEqual(turn.clock, { label: 'clock.turn', target: NOW + 90_000 });
   });
 
+  it('offers nothing during a turn that the sale does not sell', () => {
+    for (const state of ['sold_out', 'paused', 'ended']) {
+      const facts = sale({ state, remaining: state === 'sold_out' ? 0 : 10 });
+      const turn = shown(facts, place({ state: 'turn', turn_ends_at: at(90) }));
+      assert.deepEqual([turn.button.label, turn.button.action], [[`buy.${state}`], null]);
+    }
+  });
+
+  it('asks for another turn for another unit', () => {
+    const facts = sale({ per_user_limit: 2 });
+    const { state } = step(initial(saleFacts(facts), NOW), { type: 'found', now: NOW, orders: [{ id: '5', status: 'paid', payBy: null }] });
+    assert.equal(shown(facts, null, { state }).button.action, 'join');
+    assert.deepEqual(shown(facts, place({ state: 'missed' }), { state }).button.label, ['room.rejoin']);
+    assert.deepEqual(shown(facts, place(), { state }).button.label, ['room.waiting', { n: '7' }]);
+    const turn = place({ state: 'turn', turn_ends_at: at(90) });
+    assert.equal(shown(facts, turn, { state }).button.action, 'buy');
+    const used = shown(facts, turn, { state, used: true });
+    assert.deepEqual([used.button.action, used.say[0], used.second.action], [null, 'say.paid_already', 'receipt']);
+  });
+
   it('promises nothing that nobody knows', () => {
     assert.deepEqual(shown(sale(), place()).clock, { label: 'clock.room_unknown', target: null });
     assert.deepEqual(shown(sale(), place({ estimate_secs: 30 })).clock, { label: 'clock.room', target: NOW + 30_000 });

@@ -17,6 +17,7 @@ import whyEn from '../../static/js/lab/why-strings/en.js';
 import whyZh from '../../static/js/lab/why-strings/zh.js';
 import siteEn from '../../static/js/strings/en.js';
 import siteZh from '../../static/js/strings/zh.js';
+import { FIELDS } from '../../static/js/lab/setup.js';
 import { errorWords } from '../../static/js/strings.js';
 
 /** Sheets of words; a key stands in one of them. */
@@ -106,4 +107,36 @@ it('every key that a script names exists, and every key is named', () => {
   const families = [...used.matchAll(/[`'"]([a-z]+\.(?:[a-z]+[._])?)\$\{/g)].map(([, start]) => start);
   const unused = Object.keys(en).filter((key) => !used.includes(`'${key}'`) && !used.includes(`"${key}"`) && !families.some((start) => key.startsWith(start)));
   assert.deepEqual(unused, []);
+});
+
+describe('what the lab’s server names has words, and nothing else has', () => {
+  const files = readdirSync(new URL('crates/lab/src/', ROOT), { recursive: true }).map(String).filter((name) => name.endsWith('.rs')).map((name) => [name, read(`crates/lab/src/${name}`)]);
+  const quoted = (list) => [...list.matchAll(/"([^"]+)"/g)].map(([, text]) => text);
+  /** Of a file, what stands where `pattern` has a group: texts, or a constant of the file. */
+  const named = (source, pattern) => [...source.matchAll(pattern)].flatMap(([, found]) => (/^[A-Z_]+$/.test(found) ? quoted(new RegExp(`const ${found}: [^=]+= ([^;]+);`).exec(source)[1]) : quoted(found)));
+  const FAMILIES = {
+    option: [/\b(?:whole|choice)\(\s*("[a-z_]+"),/g],
+    value: [/\bchoice\(\s*"[a-z_]+",\s*(&\[[^\]]*\]|[A-Z_]+)/g, /crash_points: (&\[[^\]]*\])/g],
+    noted: [/\.note\(\s*("[^"]+"|[A-Z_]+)\s*\)/g],
+    place: [/\binterleav(?:e|ing_point)\(\s*("[^"]+")\s*\)/g, /line_between\([^,]+, \("[^"]+", ("[^"]+")\)\)/g],
+  };
+  const ELSEWHERE = {
+    option: Object.keys(FIELDS), // fields of the form
+  };
+  const sheets = { lesson: { ...labOnlyEn, ...theatreEn }, race: { ...labOnlyEn, ...raceEn } };
+
+  for (const [family, patterns] of Object.entries(FAMILIES)) {
+    it(family, () => {
+      const found = new Set();
+      for (const [name, source] of files) {
+        const sheet = name.startsWith('lessons/') ? 'lesson' : 'race';
+        for (const one of patterns.flatMap((pattern) => named(source, pattern))) {
+          if (ELSEWHERE[family]?.includes(one)) continue;
+          found.add(`lab.${family}.${one}`);
+          assert.ok(`lab.${family}.${one}` in sheets[sheet], `${name}: ${one}`);
+        }
+      }
+      assert.deepEqual(Object.keys(labEn).filter((key) => key.startsWith(`lab.${family}.`)).sort(), [...found].sort());
+    });
+  }
 });
