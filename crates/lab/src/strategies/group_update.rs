@@ -60,12 +60,11 @@ async fn sell_to(bench: &Bench, mut group: Vec<Waiting>) -> Result {
 
     let unheard = TaskTracker::new();
     let answer = |(order_id, _, answer): Waiting| {
-        let outcome = match () {
-            () if sold.contains(&order_id) => Outcome::Sold { order_id },
-            () if twice.contains(&order_id) => Outcome::Duplicate,
-            () => Outcome::SoldOut,
-        };
-        let _ = answer.send((outcome, unheard.token()));
+        let _ = answer.send(match () {
+            () if sold.contains(&order_id) => (Outcome::Sold { order_id }, unheard.token()),
+            () if twice.contains(&order_id) => (Outcome::Duplicate, unheard.token()),
+            () => (Outcome::SoldOut, unheard.token()),
+        });
     };
     if bench.choice("answer") == "before-commit" {
         group.drain(..).for_each(&answer);
