@@ -18,7 +18,7 @@ setup: ## install what the program needs (asks nothing; does nothing when all is
 run: ## build and start a sale on http://127.0.0.1:8080 (ARGS="--help" lists the settings)
 	@scripts/setup.sh run
 	@echo "Building for a first look: unoptimised, without OpenTelemetry and ZooKeeper's client (for those: cargo build --release)."
-	@echo "On two cores the first build takes about three minutes, later ones some seconds."
+	@echo "On two cores the first build takes about two minutes, later ones some seconds."
 	$(CARGO) build --locked --no-default-features
 	@exec $(TARGET)/debug/flash-sale serve $(ARGS)
 

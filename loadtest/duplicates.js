@@ -1,4 +1,4 @@
-// The impatient: few people, each clicking again and again, all at once.
+// A few impatient people, each clicking again and again, all at once.
 //
 //   k6 run loadtest/duplicates.js                    50 people, 100 clicks each
 //   k6 run -e SHORT=1 loadtest/duplicates.js         10 people, 40 clicks each

@@ -54,9 +54,9 @@ export function setup() {
     const ask = { who, key: `k6-${storm.began}-${i}` };
     return i % 5 > 0 ? [ask] : [ask, i % 2 ? { who, key: `${ask.key}-2` } : ask];
   });
-  for (let sent = 0; sent < asks.length; sent += CONCURRENCY) patiently(storm, asks.slice(sent, sent + CONCURRENCY));
+  for (let sent = 0; sent < asks.length; sent += CONCURRENCY) send(storm, asks.slice(sent, sent + CONCURRENCY));
   const winners = KEYED ? storm.requests.filter(isSold).slice(0, 10) : [];
-  patiently(storm, winners.map(({ user, key }) => ({ who: named(buyers, user), key })));
+  send(storm, winners.map(({ user, key }) => ({ who: named(buyers, user), key })));
 
   try {
     return { requests: storm.requests, stored: atRest(storm, buyers) };
@@ -75,7 +75,7 @@ function atRest(storm, buyers) {
   for (let round = 0; round < 20 && missing(storm, end, buyers).length > 0; round += 1) {
     const before = end.orders.length;
     const few = missing(storm, end, buyers).slice(0, 16);
-    patiently(storm, few.map((who, i) => ({ who, key: `k6-${storm.began}-again-${round}-${i}` })), 'again');
+    send(storm, few.map((who, i) => ({ who, key: `k6-${storm.began}-again-${round}-${i}` })), 'again');
     end = readable(storm.shared);
     if (end.orders.length === before) break;
   }
@@ -85,7 +85,7 @@ function atRest(storm, buyers) {
     const who = waiting.find((own) => !asked.includes(own));
     if (!who || waiting.filter((own) => asked.includes(own)).length >= 3) break;
     asked.push(who);
-    patiently(storm, [{ who, key: `k6-${storm.began}-last-${asked.length}` }], 'last_call');
+    send(storm, [{ who, key: `k6-${storm.began}-last-${asked.length}` }], 'last_call');
   }
   return settled(storm, buyers);
 }
@@ -126,7 +126,7 @@ const named = (buyers, user) => buyers.find((own) => String(own.user) === user);
 const isSold = ({ means }) => means === 'sold';
 
 /** Sends all of these at once, and again what has no answer yet. */
-function patiently(storm, asks, phase = 'storm') {
+function send(storm, asks, phase = 'storm') {
   let open = asks;
   for (let attempt = 0; open.length > 0 && attempt <= RETRIES; attempt += 1) {
     if (attempt > 0) sleep(0.02 * 2 ** Math.min(attempt, 5));

@@ -4,8 +4,8 @@
 //   k6 run loadtest/life.js                          200 units, 500 people at a time, some minutes at the most
 //   k6 run -e SHORT=1 loadtest/life.js               10 units, 60 people
 //
-// Of ten people who get a unit six pay, two cancel, and two forget to pay. Who finds it sold out
-// stays and tries again. When every unit is paid, the operator ends the sale and everybody goes
+// Of ten people who get a unit six pay, two cancel, and two forget to pay. Those who find it sold
+// out stay and try again. When every unit is paid, the operator ends the sale and everybody goes
 // home. The run fails unless all units are paid in the end, each once, and every order ended as its
 // buyer was told.
 

@@ -4,9 +4,9 @@
 //   k6 run -e SHORT=1 loadtest/spike.js              up to 150 a second, for 30 units
 //   k6 run -e PEAK=5000 -e TOKENS_FILE=tokens.json loadtest/spike.js
 //
-// Who clicks too early is told not_open, waits a moment, each another, and clicks again. The run
-// fails if one order was accepted before opens_at, by the server's own clock, or if not exactly all
-// units are sold.
+// Those who click too early are told not_open, wait, some longer than others, and click again. The
+// run fails if one order was accepted before opens_at, by the server's own clock, or if not exactly
+// all units are sold.
 
 import exec from 'k6/execution';
 import { sleep } from 'k6';

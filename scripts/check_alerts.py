@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Holds deploy/alerts.yml, docs/operations.md, docs/runbook.md and the program's metrics together.
 
-Every alert has a section of its name in docs/operations.md and the other way round, and every metric that an alert or the
-Grafana dashboard names is one that the program's source names. (tests/it/watching.rs compares them, their labels and
-the labels' values with what a running process exports.) `--self-test` shows that each kind of drift is found.
+Every alert has a section of its name in docs/operations.md and the other way round, and every
+metric that an alert or the Grafana dashboard names is one that the program's source names.
+(tests/it/watching.rs compares them, their labels and the labels' values with what a running process
+exports.) `--self-test` shows that each kind of drift is found.
 
-With Prometheus' own tool: the rules, the configuration and every query of the dashboard are well-formed, and each alert
-fires and is silent as deploy/alerts_test.yml says. To see that those tests look at every alert, each one's rule is
-replaced by one that never fires, which must make them fail; and each alert has a case in which it is silent.
-`scripts/setup.sh proof` installs promtool; where it cannot be had, `--without-promtool` leaves this out and says so.
+With Prometheus' own tool: the rules, the configuration and every query of the dashboard are
+well-formed, and each alert fires and is silent as deploy/alerts_test.yml says. To see that those
+tests look at every alert, each one's rule is replaced by one that never fires, which must make them
+fail; and each alert has a case in which it is silent. `scripts/setup.sh proof` installs promtool;
+where it cannot be had, `--without-promtool` leaves this out and says so.
 """
 
 import json

@@ -43,7 +43,7 @@ def runs(command):
 
 
 class Server:
-    """A server in an empty folder; whoever starts it writes its process id there."""
+    """A server in an empty folder; its process id is written there at each start."""
 
     def __init__(self, folder, command, source):
         with socket.socket() as free:
@@ -139,6 +139,8 @@ def faults(program, language, command, naive, cured, by_k6):
 def main(arguments):
     if len(arguments) > 1 or arguments[:1] == ["--help"]:
         sys.exit(__doc__)
+    # The servers have sessions of their own, so they have to be ended whatever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     program = pathlib.Path(*arguments or [target / "debug" / "flash-sale"]).resolve()
     found, by_k6 = [], True

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Checks that imports point one way only, in src/ and in every crate of crates/.
 
-1. `src/lib.rs` is the map: it lists the modules in reading order, and a module may use only those that stand below it.
-   `src/main.rs` and `src/lib.rs` may use everything.
-2. No two files import each other, directly or through others, inside folders either; a crate's lib.rs is one of them.
+1. `src/lib.rs` is the map: it lists the modules in reading order, and a module may use only those
+   that stand below it. `src/main.rs` and `src/lib.rs` may use everything.
+2. No two files import each other, directly or through others, inside folders either; a crate's
+   lib.rs is one of them.
 
-What counts is any path that starts at `crate`, `super`, `self` or a child module, in a `use` or in the middle of an
-expression. Comments, strings and test modules at the end of a file do not count for the second rule.
+What counts is any path that starts at `crate`, `super`, `self` or a child module, in a `use` or in
+the middle of an expression. Comments, strings and test modules at the end of a file do not count
+for the second rule.
 
     check_imports.py [FOLDER]      checks FOLDER/src and FOLDER/crates/*/src (default: this checkout);
                                    exit 1 and one line for each violation
@@ -40,7 +42,7 @@ def blank(text):
 
 
 def only_code(source):
-    """The source without comments and literals. Block comments nest in Rust, so they are counted by hand."""
+    """The source without comments and literals. Rust's block comments nest, so they are counted."""
     parts, at = [], 0
     while found := NOT_CODE.search(source, at):
         end = found.end()
@@ -74,7 +76,7 @@ def map_of(lib):
 
 
 def names_after(words, i):
-    """The first segment of every path that continues at token i, which follows `crate ::`: one name, `*` or a group."""
+    """The first segment of every path on from token i, after `crate ::`: a name, `*` or a group."""
     if i >= len(words):
         return
     word, line = words[i]
@@ -98,8 +100,9 @@ def names_after(words, i):
 
 
 def uses(source, depth):
-    """(name, line) for every name that the source takes from the crate's root. `depth` is how many modules deep the
-    file stands: 1 for src/a.rs and src/a/mod.rs, 2 for src/a/b.rs. Inline modules add to it while they last."""
+    """(name, line) for every name that the source takes from the crate's root. `depth` is how many
+    modules deep the file stands: 1 for src/a.rs and src/a/mod.rs, 2 for src/a/b.rs. Inline modules
+    add to it while they last."""
     words = tokens(source)
     braces = []  # for each open brace: whether it opened an inline module
     i = 0
@@ -180,7 +183,8 @@ def imported(module, source, modules):
 
 
 def circles(src):
-    """Files that import each other, as a way around: a, b, …, a. A tangle shows one way; the next run, another."""
+    """Files that import each other, as a way around: a, b, …, a. A tangle shows one way; the next
+    run, another."""
     modules = modules_of(src)
     arrows = {
         module: sorted(set(imported(module, file.read_text(encoding="utf-8"), modules)))

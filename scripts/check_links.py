@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the relative links of the documents point to files that exist, and their anchors to headings.
+"""Checks that relative links of documents point to files that exist, and anchors to headings.
 
     check_links.py              checks *.md, docs/*.md, loadtest/README.md and examples/*.md;
                                 exit 1 and one line for each dead link

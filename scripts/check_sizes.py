@@ -5,12 +5,14 @@ lab's strategies to 80 lines of code, 60 in the median, its lessons to 150.
     check_sizes.py              checks this checkout; exit 1 and one line for each fault
     check_sizes.py --self-test  plants each fault in a temporary tree and sees it caught
 
-Comments of pages, scripts, YAML and settings have 100 columns too; indented examples may be longer.
+Comments of pages, scripts, YAML and settings have 100 columns too, as have Python's docstrings;
+indented examples may be longer.
 Everything counts: comments, tests, blank lines; of strategies and lessons only code. A function
 reaches from the line with its name to the brace (Lua: `end`) in the same column, as rustfmt lays it
 out. EXCEPTIONS names what may be larger, and why; one that is not needed any more is a fault, too.
 """
 
+import ast
 import pathlib
 import re
 import statistics
@@ -89,13 +91,27 @@ def long_lab_files(root):
             yield f"{pattern}: {statistics.median(sizes.values())} lines of code in the median"
 
 
+def docstring_lines(text):
+    """The numbers of the lines of docstrings that are not indented within them."""
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            words = node.body[0].value
+            for number in range(words.lineno, words.end_lineno + 1):
+                if not lines[number - 1].startswith(" " * (words.col_offset + 1)):
+                    yield number
+
+
 def long_comments(root):
     for path in sorted({path for pattern in COMMENTED for path in root.glob(pattern)}):
         if not path.is_file():
             continue
         name = path.relative_to(root).as_posix()
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if len(line) > COLUMNS and COMMENT.match(line):
+        text = path.read_text(encoding="utf-8")
+        prose = set(docstring_lines(text)) if path.suffix == ".py" else ()
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > COLUMNS and (number in prose or COMMENT.match(line)):
                 yield f"{name}:{number}: {len(line)} columns, at most {COLUMNS}"
 
 
@@ -134,6 +150,9 @@ def self_test():
          ["static/js/a.js:1: 101 columns, at most 100"]),
         ({"static/css/a.css": f"/* {'x' * 98}\n * {'x' * 98}"}, {},
          ["static/css/a.css:1: 101 columns, at most 100", "static/css/a.css:2: 101 columns, at most 100"]),
+        ({"scripts/a.py": f'"""a\n\n    {"x" * 99}\n{"x" * 101}\n"""\nb = "{"x" * 99}"\n\n\n'
+                          f'def c():\n    """{"x" * 97}\n        {"x" * 99}"""\n'}, {},
+         ["scripts/a.py:4: 101 columns, at most 100", "scripts/a.py:10: 104 columns, at most 100"]),
         ({".env.example": f"# {'x' * 99}"}, {}, [".env.example:1: 101 columns, at most 100"]),
         ({"crates/lab/src/strategies/a.rs": "x;\n" * 81 + "// y\n"}, {},
          ["crates/lab/src/strategies/a.rs: 81 lines of code, at most 80",

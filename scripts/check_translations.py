@@ -4,11 +4,11 @@
     check_translations.py              checks this checkout; exit 1 and one line for each difference
     check_translations.py --self-test  plants each difference in a temporary tree and sees it caught
 
-X.zh-CN.md stands beside X.md, and each links to the other. Both have the same headings by level, the
-same code blocks (comments of shell commands and blocks without a language may differ), the same
-links in the same sections, in any order, and tables of the same size with the same code and numbers.
-A link to a document that is translated leads to the translation. README and what learners read are
-translated; other documents may be.
+X.zh-CN.md stands beside X.md, and each links to the other. Both have the same headings by level,
+the same code blocks (comments of shell commands and blocks without a language may differ), the same
+links in the same sections, in any order, and tables of the same size with the same code and
+numbers. A link to a document that is translated leads to the translation. README and what learners
+read are translated; other documents may be.
 """
 
 import collections
@@ -35,7 +35,7 @@ def chinese(english):
 
 
 def place(link, document):
-    """Where a link leads, alike for both languages: the file in English and the number of its heading."""
+    """Where a link leads, alike for both languages: the English file and the heading's number."""
     if WEB.match(link):
         return link
     path, _, anchor = link.partition("#")

@@ -4,11 +4,13 @@
     scripts/drill.py target/release/flash-sale                 ten minutes; the rated load is measured first
     scripts/drill.py --rate 400 --seconds 120 target/release/flash-sale
 
-Three instances behind nginx (deploy/nginx.conf), a Redis with a replica under three Sentinels, a Postgres; all on loopback, in
-a folder that is removed in the end. The rated load is 60 % of what loadtest/breakpoint.js finds, as in docs/scale.md. The load
-is loadtest/soak.js: orders expire and units come back, so that everything is at work, and an auditor looks all the while.
-Meanwhile an instance is replaced every tenth of the time; Sentinel is told to fail over at two fifths, and the primary is killed
-at seven tenths. The report says what was done, what buyers saw of it, and what was checked. Exit code 0: all of it held.
+Three instances behind nginx (deploy/nginx.conf), a Redis with a replica under three Sentinels, a
+Postgres; all on loopback, in a folder that is removed in the end. The rated load is 60 % of what
+loadtest/breakpoint.js finds, as in docs/scale.md. The load is loadtest/soak.js: orders expire and
+units come back, so that everything is at work, and an auditor looks all the while. Meanwhile an
+instance is replaced every tenth of the time; Sentinel is told to fail over at two fifths, and the
+primary is killed at seven tenths. The report says what was done, what buyers saw of it, and what
+was checked. Exit code 0: all of it held.
 """
 
 import argparse
@@ -203,7 +205,8 @@ def redis(port, *words):
 
 
 class Watch(threading.Thread):
-    """Reads what the instances count, until told to stop: rows of (seconds, accepted, other answers, 503)."""
+    """Reads what the instances count, until told to stop: rows of (seconds, accepted, other
+    answers, 503)."""
 
     def __init__(self, ports):
         super().__init__(daemon=True)
@@ -226,7 +229,7 @@ class Watch(threading.Thread):
             self.rows.append((self.now(), seen["accepted"], seen["other"], seen["unavailable"]))
 
     def pause(self, second, until):
-        """The longest time without an accepted purchase between these seconds, in steps of a sample."""
+        """The longest time without a sale between these seconds, in steps of a sample."""
         longest, since = 0.0, second
         for at, accepted, *_ in self.rows:
             if second < at <= until:
@@ -249,7 +252,8 @@ class Drill:
         say(words)
 
     def rows(self):
-        """What was done: when, what, and the longest time without a sale in the 20 s after, or until the next."""
+        """What was done: when, what, and the longest time without a sale in the 20 s after, or
+        until the next."""
         ends = [at for at, _ in self.events[1:]] + [self.watch.rows[-1][0]]
         return [(at, words, self.watch.pause(at, min(at + 20, end))) for (at, words), end in zip(self.events, ends)]
 
@@ -341,7 +345,8 @@ class Drill:
 
 
 def picture(watch, events, seconds):
-    """Purchases a second over time, as SVG: accepted, refused, 503, and numbered lines for what was done."""
+    """Purchases a second over time, as SVG: accepted, refused, 503, and numbered lines for what was
+    done."""
     width, height, most = 960, 220, max([1, *(max(sum(row[1:]), 1) for row in watch.rows)]) / SAMPLE
     x = lambda second: f"{second / max(seconds, watch.rows[-1][0]) * width:.1f}"
     y = lambda count: f"{height - count / SAMPLE / most * height:.1f}"
@@ -388,6 +393,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.seconds < 100 or (arguments.rate is not None and arguments.rate < 1):
         parser.error("--seconds is at least 100, --rate at least 1")
+    os.environ["PATH"] += ":/usr/sbin"  # where Debian keeps nginx
     for needed in ("k6", "nginx", "redis-server"):
         if not shutil.which(needed):
             raise SystemExit(f"drill: {needed} is missing; scripts/setup.sh ci installs it")

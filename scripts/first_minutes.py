@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Measures the first minutes with this repository: from a fresh clone, with an empty registry cache.
+"""Measures the first minutes with this repository: a fresh clone, an empty registry cache.
 
     first_minutes.py                 all three, about twenty minutes
     first_minutes.py --only run      `make run` until the first page is answered
     first_minutes.py --only change   the same again after a changed line in src/ (runs `run` first)
     first_minutes.py --only test     `make test` until it has passed
 
-What is committed is measured, not what lies in the working tree. Each of `run` and `test` has a clone
-and a CARGO_HOME of its own, which are removed afterwards; packages of the system that `make` installs
-stay installed, so only the first measurement on a machine includes them. The machine should be idle.
-Exits 1 if a budget is missed, 2 if something could not be measured.
+What is committed is measured, not what lies in the working tree. Each of `run` and `test` has a
+clone and a CARGO_HOME of its own, which are removed afterwards; packages of the system that `make`
+installs stay installed, so only the first measurement on a machine includes them. The machine
+should be idle. Exits 1 if a budget is missed, 2 if something could not be measured.
 """
 
 import argparse
@@ -45,6 +45,13 @@ def git(*words, cwd=ROOT):
     return subprocess.run(
         ["git", *words], cwd=cwd, check=True, capture_output=True, text=True
     ).stdout.strip()
+
+
+def end(process):
+    """With all that it has started: it has a session of its own."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
 
 
 class Clone:
@@ -103,9 +110,7 @@ class Clone:
                     self.fail("there is no page")
                 time.sleep(0.1)
         finally:
-            if running.poll() is None:
-                os.killpg(running.pid, signal.SIGTERM)
-                running.wait()
+            end(running)
 
     def tested(self):
         """Seconds of `make test`."""
@@ -114,9 +119,9 @@ class Clone:
         try:
             status = testing.wait(timeout=GIVE_UP)
         except subprocess.TimeoutExpired:
-            os.killpg(testing.pid, signal.SIGTERM)
-            testing.wait()
             self.fail("`make test` does not end")
+        finally:
+            end(testing)
         if status != 0:
             self.fail(f"`make test` failed with {status}")
         return time.monotonic() - began
@@ -150,6 +155,8 @@ def main():
     )
     parser.add_argument("--only", choices=sorted(BUDGETS), action="append")
     wanted = parser.parse_args().only or list(BUDGETS)
+    # So that `make` is ended and the clone removed whatever ends this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(machine(), flush=True)
     print("\n| what | seconds | budget |\n|---|---|---|")
     missed = False

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Asks a running server whatever its own OpenAPI document allows, and much that it does not.
 
-Schemathesis makes the requests: boundary values, wrong types, missing and unknown members, odd text, methods that are
-not there. Nobody in particular asks, then a shopper, then an operator; once with made-up ids and once with those of a
-sale and an order that exist. Every answer has to be one that the document knows: no 5xx at all (nothing is broken while
-this runs), no undocumented status or content type, bodies and headers as their schemas say, bad data refused, good data
-taken, and nothing secured without its token.
+Schemathesis makes the requests: boundary values, wrong types, missing and unknown members, odd
+text, methods that are not there. Nobody in particular asks, then a shopper, then an operator; once
+with made-up ids and once with those of a sale and an order that exist. Every answer has to be one
+that the document knows: no 5xx at all (nothing is broken while this runs), no undocumented status
+or content type, bodies and headers as their schemas say, bad data refused, good data taken, and
+nothing secured without its token.
 
     BASE_URL=http://127.0.0.1:8080 ADMIN_TOKEN=... .tools/venv/bin/python scripts/fuzz_api.py [--seed N] [--examples N]
 
-The server has to run with RATE_LIMIT=off, and what it sells is closed and changed at random: use one of your own, as
-.ci/run does. Exits 0 if nothing was found, 1 if something was, 2 if it could not ask. The same seed asks the same things.
+The server has to run with RATE_LIMIT=off, and what it sells is closed and changed at random: use
+one of your own, as .ci/run does. Exits 0 if nothing was found, 1 if something was, 2 if it could
+not ask. The same seed asks the same things.
 """
 
 import argparse
@@ -91,7 +93,7 @@ def call(base, method, path, token=None, body=None):
 
 
 def something_to_ask_about(base, admin):
-    """A shopper's token, and the ids of a sale and of an order of that shopper which wait to be fuzzed."""
+    """A shopper's token, and the ids of a sale and of that shopper's order, to be fuzzed."""
     sale = call(base, "POST", "/api/v1/admin/sales", admin, {"title": "fuzzed", "price_cents": 100, "stock": 1_000, "per_user_limit": 100})
     token = call(base, "POST", "/api/v1/session")["token"]
     order = call(base, "POST", f"/api/v1/sales/{sale['id']}/orders", token)["order_id"]

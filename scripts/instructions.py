@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Counts the instructions of the pure parts of a purchase with callgrind and compares them with what is recorded.
+"""Counts the instructions of a purchase's pure parts with callgrind and compares with the record.
 
-Each part (benches/instructions) runs in a process of its own, twice, with different numbers of repetitions; the
-difference, divided, is the cost of one. That hardly depends on the machine and not at all on its load, so a regression
-shows where a benchmark would only waver. It depends on the compiler and its flags: after a new rustc, record again.
+Each part (benches/instructions) runs in a process of its own, twice, with different numbers of
+repetitions; the difference, divided, is the cost of one. That hardly depends on the machine and not
+at all on its load, so a regression shows where a benchmark would only waver. It depends on the
+compiler and its flags: after a new rustc, record again.
 
     instructions.py              counts, prints a table, exits 1 if a part costs more than its record allows
     instructions.py --record     writes benches/instructions/counts.json
@@ -38,8 +39,8 @@ def fail(words):
 
 
 def driver():
-    """Builds the driver as the program is built, and answers its path. An example, because for a bench
-    cargo would build every binary as well."""
+    """Builds the driver as the program is built, and answers its path. An example, because for a
+    bench cargo would build every binary as well."""
     cargo = os.environ.get("CARGO", "cargo")
     command = [cargo, "build", "--release", "--locked", "--example", "instructions", "--message-format=json"]
     built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)

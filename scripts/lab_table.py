@@ -5,9 +5,9 @@
     lab_table.py --write    writes it
 
 The records are what `flash-sale lab run --all --json …` printed, for one node and for three, with
-forced interleavings and without. Each has to name exactly the registered strategies, in their order.
-What a strategy does wrong is counted where the interleaving is forced; what it costs is measured on
-one node where nothing is forced.
+forced interleavings and without. Each has to name exactly the registered strategies, in their
+order. What a strategy does wrong is counted where the interleaving is forced; what it costs is
+measured on one node where nothing is forced.
 """
 
 import json

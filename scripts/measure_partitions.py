@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""What partitioning `orders` by sale costs and gives, on a private Postgres that this starts and removes.
+"""What partitioning `orders` by sale costs and gives, on a private Postgres of its own.
 
     measure_partitions.py [--orders N] [--sales N] [--layouts plain,hash8,...] [--json FILE]
 
-Each layout gets the table of migrations/0001 with all its indexes, the same orders, and the same questions:
-- load: COPY in the writer's batches, each in a transaction of its own that also counts against the sale's row
+Each layout gets the table of migrations/0001 with all its indexes, the same orders, and the same
+questions:
+- load: COPY in the writer's batches, each in a transaction of its own that also counts against the
+  sale's row
 - by id / by id and sale / of a user: one client, prepared statements (pgbench), microseconds each
 - pay: the update that a payment makes, by id alone, microseconds each
 - a sale: all live orders of a sale, as a rebuild reads them, milliseconds
 - vacuum: after a fifth of the orders was updated, seconds
-- remove: an ended sale's orders go: DELETE, and where a sale is a partition of its own DROP, milliseconds
-Figures of one run are compared with each other, not with those of another machine. docs/postgres.md has some.
+- remove: an ended sale's orders go: DELETE, and where a sale is a partition of its own DROP,
+  milliseconds
+Figures of one run are compared with each other, not with those of another machine. docs/postgres.md
+has some.
 """
 
 import argparse
@@ -44,7 +48,9 @@ class Server:
     def __init__(self):
         self.bin = binaries()
         self.dir = tempfile.mkdtemp(prefix="fs-parts-")
-        self.user = None
+        self.user = self.process = None
+
+    def start(self):
         if os.getuid() == 0:
             names = {entry.pw_name for entry in pwd.getpwall()}
             self.user = "postgres" if "postgres" in names else "nobody"
@@ -94,11 +100,12 @@ class Server:
         return float(found.group(1)) * 1_000
 
     def close(self):
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
+        if self.process:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
@@ -123,7 +130,8 @@ def schema(layout, sales):
 
 
 def source(server, orders, sales):
-    """The same orders for all, as files of one batch each. One sale after the other is hot, twenty batches at a time."""
+    """The same orders for all, as files of one batch each. One sale after the other is hot, twenty
+    batches at a time."""
     server.sql(f"""
         CREATE TABLE source AS
         SELECT ((n::bigint / 5000 + 50000000) << 32) | n AS id, 1 + (n - 1) / {BATCH * 20} % {sales} AS sale_id,
@@ -187,6 +195,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: exit(1))
     server = Server()
     try:
+        server.start()
         source(server, settings.orders, settings.sales)
         found = {}
         for layout in settings.layouts.split(","):

@@ -44,7 +44,7 @@ build() {
 
 # The program of the archive sells: it starts on its own servers, passes its audit, and ends.
 try_it() {
-  local program=$1 folder=$2 server line="" status=0
+  local program=$1 folder=$2 line="" status=0
   [ "$("$program" --version)" = "flash-sale $version" ] || die "$program says that it is $("$program" --version)"
   LISTEN_ADDR=127.0.0.1:0 DATA_DIR=$folder/data "$program" serve >"$folder/stdout" 2>"$folder/stderr" &
   server=$!
@@ -56,8 +56,19 @@ try_it() {
   if [ -n "$line" ]; then DATA_DIR=$folder/data "$program" audit --wait 30 || status=$?; else status=1; fi
   kill -TERM $server 2>/dev/null || true
   wait $server || status=$?
+  server=""
   if [ $status -ne 0 ]; then tail -n 40 "$folder/stdout" "$folder/stderr" >&2; fi
   return $status
+}
+
+# The server goes before its data.
+tidy_up() {
+  trap '' INT TERM
+  if [ -n "$server" ]; then
+    kill -TERM "$server" 2>/dev/null || true
+    wait "$server" || true
+  fi
+  rm -rf "$work"
 }
 
 pack() {
@@ -71,7 +82,10 @@ pack() {
   work=$(mktemp -d "${TMPDIR:-/tmp}/flash-sale-release.XXXXXX")
   # Run as root, the server starts Postgres as another user, who has to be able to walk in here.
   chmod 711 "$work"
-  trap 'rm -rf "$work"' EXIT
+  server=""
+  trap tidy_up EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
   mkdir -p dist "$work/$name"
   # What README leads to, but for the source.
   git archive HEAD README.md README.zh-CN.md CHANGELOG.md LICENSE docs examples loadtest |

@@ -3,8 +3,8 @@
 
     scale.py [--rate 1000000] [--redis-us 4.0] ...    the machines, the network, the money
 
-Every figure that is not the reader's own is an argument with a default; docs/scale.md says where each comes from. Nothing
-here is measured by running it.
+Every figure that is not the reader's own is an argument with a default; docs/scale.md says where
+each comes from. Nothing here is measured by running it.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import math
 
 
 def machines(rate, microseconds, cores, busy):
-    """How many machines of so many usable cores bear this rate, each core busy for at most this share."""
+    """How many machines of so many cores bear this rate, each core busy for at most this share."""
     return math.ceil(rate * microseconds / 1e6 / busy / cores)
 
 

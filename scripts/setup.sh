@@ -95,14 +95,19 @@ if [ $proof = yes ] && { have apt-get || have dnf; }; then faketime_found || nee
 # Several instances are tested behind the proxies that people use, and the alerts with Prometheus'
 # own tool.
 if [ $proof = yes ]; then
-  for proxy in nginx caddy promtool; do have $proxy || needs $proxy; done
+  for tool in caddy promtool; do have $tool || needs $tool; done
 fi
-# Debian keeps it in /usr/sbin, which is not on everybody's PATH. The tests look in the same places.
+# Debian keeps these two in /usr/sbin, which is not on everybody's PATH.
+nginx_found() { have nginx || [ -x /usr/sbin/nginx ]; }
+# The tests look in the same places.
 pgbouncer_found() {
   have pgbouncer || [ -x /usr/sbin/pgbouncer ] || [ -x /opt/homebrew/opt/pgbouncer/bin/pgbouncer ] ||
     [ -x /usr/local/opt/pgbouncer/bin/pgbouncer ]
 }
-if [ $proof = yes ]; then pgbouncer_found || needs pgbouncer; fi
+if [ $proof = yes ]; then
+  nginx_found || needs nginx
+  pgbouncer_found || needs pgbouncer
+fi
 if [ "$mode" = ci ] && [ ! -x .tools/venv/bin/python ]; then
   python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || needs python3-venv
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The path of a purchase in README.md and README.zh-CN.md: its files, in order, with their code lines.
+"""The path of a purchase in both READMEs: its files, in order, with their code lines.
 
     walk.py              checks that every file and function is there, that the counts are right,
                          that the path is short (at most 12 files and 2,000 code lines), and that

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 PORT = int(os.environ.get("PORT", 9000))
 FILE = f"orders-{PORT}.db"
 TABLES = """
-    PRAGMA journal_mode = WAL;  -- whoever reads does not wait for whoever writes
+    PRAGMA journal_mode = WAL;  -- reading does not wait for writing
     CREATE TABLE IF NOT EXISTS stock (remaining INTEGER);
     INSERT INTO stock SELECT 0 WHERE NOT EXISTS (SELECT * FROM stock);
     CREATE TABLE IF NOT EXISTS orders (order_id TEXT, user TEXT, key TEXT);
