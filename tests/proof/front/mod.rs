@@ -19,6 +19,9 @@ impl Kind {
         let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
         let read = |name| fs::read_to_string(deploy.join(name)).expect("a file of deploy/");
         let mut command = Command::new(format!("{self:?}").to_lowercase());
+        // Debian's nginx is in a folder that the PATH of a user may lack.
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin"));
         match self {
             Self::Nginx => {
                 let conf = nginx_conf(&read("nginx.conf"), port, instances);
