@@ -40,8 +40,9 @@ function dispatch(type, event = {}) {
 const EFFECTS = {
   async send({ key, delayMs }) {
     await new Promise((resolve) => { setTimeout(resolve, delayMs); });
+    const turn = place?.turn_ends_at;
     try {
-      const turn = place?.turn_ends_at, credentials = await forPurchase(SALE, sale, place);
+      const credentials = await forPurchase(SALE, sale, place);
       const answer = await shop('POST', `${SALE}/orders`, { key, credentials });
       spent();
       usedTurn = turn;
@@ -51,6 +52,7 @@ const EFFECTS = {
       if (!problem.status) return dispatch('failed');
       const { code, retryAfterMs, extra } = problem;
       if (code.startsWith('challenge_')) spent();
+      if (code === 'admission_used') usedTurn = turn;
       const opensAt = extra.opens_at ? Date.parse(extra.opens_at) : undefined;
       dispatch('refused', { code, retryAfterMs, opensAt, orderId: extra.order_id });
       if (code.startsWith('admission_')) findOrders().catch(() => {}); // an earlier answer may have been lost

@@ -118,7 +118,7 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
             found.push(of_harm("unseen", harm));
         }
     }
-    if verdict.lost > 0 && !verdict.kept_promise {
+    if found.is_empty() && verdict.lost > 0 && !verdict.kept_promise {
         found.push(of_harm("undeclared", Harm::Loses));
     }
     if let Some(harm) = case.shows.filter(|harm| !verdict.shows(*harm)) {
@@ -130,12 +130,12 @@ pub fn contradictions(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<S
     let may_fail = case.shows == Some(Harm::Fails) || options.any(|name| failing.contains(name));
     let could_be_sold = i64::from(scenario.stock.min(scenario.buyers));
     let must_sell = !may_fail && promised.undersells == Likelihood::Never;
+    let sold_nothing = case.shows == Some(Harm::Holds) && verdict.sold == 0;
     let crashed = verdict.shows(Harm::Notes("node crashed"));
     for (is_wrong, what) in [
         (case.crashes && !crashed, "no-crash"),
         (!may_fail && verdict.failed > 0, "failed"),
-        (must_sell && verdict.sold < could_be_sold, "too-few"),
-        (case.shows == Some(Harm::Holds) && verdict.sold == 0, "too-few"),
+        (must_sell && verdict.sold < could_be_sold || sold_nothing, "too-few"),
         (!verdict.quiet, "not-quiet"),
     ] {
         found.extend(is_wrong.then(|| said(what, "")));

@@ -23,6 +23,7 @@ const MOST_UNSAVED: usize = 1_000;
 
 /// How long the end of a process waits for an arena's tally to be written.
 const LAST_TALLY: Duration = Duration::from_secs(2);
+const UPKEEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// "flash lab": the lock under which arenas are counted before one more is made.
 const COUNTING: i64 = 0x666c_6173_686c_6162;
@@ -209,25 +210,24 @@ impl Lab {
     pub async fn delete_open(&self) {
         for arena in self.served() {
             let delete = self.delete(&arena.definition().id);
-            attempt("removing an arena", LAST_TALLY, delete).await;
+            attempt("removing an arena", UPKEEP_TIMEOUT, delete).await;
         }
     }
 
     /// Answers other processes' verdicts, lets go of what is gone, removes what is too old; for
     /// ever.
     pub async fn upkeep(self: Arc<Self>, stop: CancellationToken) {
-        let limit = Duration::from_secs(10);
         for round in 1_u64.. {
             if timeout(Duration::from_millis(200), stop.cancelled()).await.is_ok() {
                 return;
             }
             if !self.open.is_empty() {
-                attempt("answering other processes", limit, self.answer_others()).await;
-                attempt("saving tallies", limit, self.save_tallies()).await;
+                attempt("answering other processes", UPKEEP_TIMEOUT, self.answer_others()).await;
+                attempt("saving tallies", UPKEEP_TIMEOUT, self.save_tallies()).await;
             }
             if round.is_multiple_of(25) {
                 self.servers.stop_idle().await;
-                attempt("removing old arenas", limit, self.clean_up()).await;
+                attempt("removing old arenas", UPKEEP_TIMEOUT, self.clean_up()).await;
             }
         }
     }
@@ -238,16 +238,17 @@ impl Lab {
                          WHERE t.process = $1 AND t.answered < a.asked";
         let questions: Vec<(String, i64)> =
             rows(&self.servers.upkeep, questions, (self.process,)).await?;
+        let mut outcome = Ok(());
         for (id, asked) in questions {
             let Some(arena) = self.open.get(&id).map(|arena| arena.clone()) else {
                 continue;
             };
             // An arena that is not quiet answers when it is; the caller waits a while.
             if timeout(Duration::from_millis(100), arena.settle()).await.is_ok() {
-                arena.save(Some(asked)).await?;
+                outcome = arena.save(Some(asked)).await.and(outcome);
             }
         }
-        Ok(())
+        Ok(outcome?)
     }
 
     /// The arenas that this process serves.

@@ -8,7 +8,7 @@ pub struct Node {
     waiting: mpsc::Sender<Waiting>,
 }
 
-/// The number that the order will have, the buyer, and where the answer goes.
+/// The order's number, the buyer, and where the answer goes.
 type Waiting = (String, String, oneshot::Sender<(Outcome, TaskTrackerToken)>);
 
 pub async fn open(bench: &Bench) -> Result<Node> {
@@ -71,7 +71,7 @@ async fn sell_to(bench: &Bench, mut group: Vec<Waiting>) -> Result {
         unheard.close();
         unheard.wait().await;
     }
-    //= FLAW if "sold" was said before this line, a crash takes the orders back
+    //= FLAW after "sold", a crash here takes the orders back
     bench.crash_point("group written").await;
     tx.commit().await?;
     group.into_iter().for_each(answer);
