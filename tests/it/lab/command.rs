@@ -90,15 +90,17 @@ async fn an_interrupted_run_leaves_no_arena() {
     let slow = "lab run --strategy naive --concurrency 1 --option work_ms=2000";
     let mut run = Program::spawn(&home, home.command(slow));
     let mut postgres = database.connect().await;
-    let arenas = "SELECT FROM lab.arenas";
-    let stormed = async |postgres: &mut PgConnection| {
-        let rows = sqlx::query(arenas).fetch_all(postgres).await;
-        rows.is_ok_and(|rows| rows.len() == 1)
+    let sold = async |postgres: &mut PgConnection| {
+        let orders = sqlx::query("SELECT FROM lab.orders").fetch_all(postgres).await;
+        orders.is_ok_and(|orders| !orders.is_empty())
     };
-    wait_for!("it has an arena", stormed(&mut postgres).await.then_some(()));
+    wait_for!("it has sold", sold(&mut postgres).await.then_some(()));
     run.signal(Signal::SIGINT);
     assert_eq!(run.end().await, Some(130), "stderr: {}", run.stderr());
-    let left = sqlx::query(arenas).fetch_all(&mut postgres).await.expect("the schema is there");
+    let left = sqlx::query("SELECT FROM lab.arenas")
+        .fetch_all(&mut postgres)
+        .await
+        .expect("the schema is there");
     assert_eq!(left.len(), 0);
 }
 
