@@ -100,8 +100,12 @@ impl Deployment {
     }
 
     async fn start_instance(&mut self, number: usize) {
-        let listens = format!("LISTEN_ADDR={}", self.addresses[number]);
-        self.instances[number] = Some(Program::serve(&self.home, &listens).await);
+        self.start_instance_with(number, "").await;
+    }
+
+    async fn start_instance_with(&mut self, number: usize, settings: &str) {
+        let settings = format!("LISTEN_ADDR={} {settings}", self.addresses[number]);
+        self.instances[number] = Some(Program::serve(&self.home, &settings).await);
     }
 
     pub fn running(&self) -> &Program {

@@ -108,20 +108,20 @@ cases! { nobody_is_refused_while_instances_are_replaced:
     nobody_is_refused_while_instances_are_replaced_behind_caddy => Kind::Caddy,
 }
 
-/// The same shoppers notice an instance that dies: the tests above can fail. Promises are kept.
+/// Dies of the first purchase that it is sent, before it answers: the tests above can fail.
+/// Promises are kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_that_dies_instead_is_noticed() {
     let _turn = TURN.lock().await;
     let mut scene = Scene::start(Kind::Nginx).await;
-    for round in 0..20 {
-        let number = round % scene.deployment.instances.len();
-        scene.deployment.instances[number] = None; // killed
-        scene.until_answered(50).await;
-        scene.deployment.start_instance(number).await;
-        scene.until_answered(50).await;
-        if !locked(&scene.rush.told).failures.is_empty() {
-            break;
-        }
-    }
-    assert!(!scene.end().await.is_empty());
+    let last = scene.deployment.instances.len() - 1;
+    scene.deployment.instances[last].take().expect("an instance runs").terminate().await;
+    let settings = "FAIL_POINTS=admission.admitted=exit";
+    scene.deployment.start_instance_with(last, settings).await;
+    wait_for!(!locked(&scene.rush.told).failures.is_empty());
+    let mut dead = scene.deployment.instances[last].take().expect("it was started");
+    assert_eq!(dead.end().await, None, "it killed itself");
+    scene.until_answered(300).await;
+    let failures = scene.end().await;
+    assert!(failures.keys().all(|failure| failure.starts_with("buying: 502")), "{failures:#?}");
 }

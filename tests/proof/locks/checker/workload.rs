@@ -39,6 +39,7 @@ pub struct Workload {
     work: Box<Script>,
     start: Instant,
     history: RefCell<Vec<Holding>>,
+    pauses: RefCell<Vec<Range<u64>>>,
     turns: watch::Sender<[Turn; CLIENTS]>,
     fault: watch::Sender<Option<Instant>>,
     stop: CancellationToken,
@@ -53,6 +54,7 @@ impl Workload {
             work: Box::new(|_, random| Work::For(random.millis(1..8))),
             start: Instant::now(),
             history: RefCell::default(),
+            pauses: RefCell::default(),
             turns: watch::Sender::default(),
             fault: watch::Sender::default(),
             stop: CancellationToken::new(),
@@ -76,21 +78,49 @@ impl Workload {
         let clients = join_all((0..CLIENTS).map(|client| self.client(client, lock(client))));
         let run = async { tokio::join!(clients, self.stop_when_enough()) };
         tokio::select! {
-            ended = timeout(2 * AT_MOST, run) => drop(ended.expect("the clients end")),
+            biased; // a pause is noted before anybody asks whether this was enough
             () = faults => unreachable!("they go on"),
+            ended = timeout(2 * AT_MOST, run) => drop(ended.expect("the clients end")),
         }
-        let history = self.history.take();
+        let history = self.judged();
         let (turns, found) = (history.len(), check(&history));
         assert!((self.enough)(&history), "not shown in {AT_MOST:?}: {turns} turns, {found:?}");
         history
     }
 
     async fn stop_when_enough(&self) {
-        let is_enough = || (self.enough)(&self.history.borrow());
-        while self.start.elapsed() < AT_MOST && (self.start.elapsed() < AT_LEAST || !is_enough()) {
+        let is_enough = || (self.enough)(&self.judged());
+        let mut rounds = 0;
+        // Twice in a row: the first time a pause that has just ended may not be noted yet.
+        while self.start.elapsed() < AT_MOST && rounds < 2 {
             sleep(Duration::from_millis(50)).await;
+            let is_over = self.start.elapsed() >= AT_LEAST && is_enough();
+            rounds = if is_over { rounds + 1 } else { 0 };
         }
         self.stop.cancel();
+    }
+
+    /// Without those that held the lock while this process stood still.
+    fn judged(&self) -> Vec<Holding> {
+        let pauses = self.pauses.borrow();
+        let paused = |holding: &Holding| {
+            pauses.iter().any(|pause| pause.start < holding.until && holding.from < pause.end)
+        };
+        self.history.borrow().iter().filter(|holding| !paused(holding)).cloned().collect()
+    }
+
+    /// Notes when this process stands still for longer than `tolerated`.
+    pub async fn note_pauses(&self, tolerated: Duration) {
+        const TICK: Duration = Duration::from_millis(10);
+        loop {
+            let begun = Instant::now();
+            sleep(TICK).await;
+            if begun.elapsed() > TICK + tolerated {
+                // Who comes in right afterwards had asked before it.
+                let end = Instant::now() + tolerated;
+                self.pauses.borrow_mut().push(self.at(begun)..self.at(end));
+            }
+        }
     }
 
     fn at(&self, instant: Instant) -> u64 {
@@ -215,13 +245,4 @@ pub async fn lease_on(line: &Line) -> Duration {
 
 pub async fn session_on(line: &Line) -> Duration {
     (pace(line).await * 100).clamp(Duration::from_secs(1), SOON / 2)
-}
-
-pub async fn detect_pauses(longest: &Cell<Duration>) {
-    const TICK: Duration = Duration::from_millis(10);
-    loop {
-        let begun = Instant::now();
-        sleep(TICK).await;
-        longest.set(longest.get().max(begun.elapsed().saturating_sub(TICK)));
-    }
 }
