@@ -199,8 +199,9 @@ impl CachedSale {
     }
 
     pub fn notify_subscribers(&self, now: OffsetDateTime) {
-        let view = self.view(now);
         self.updates.send_if_modified(|updates| {
+            // Seen in here: of two who tell, the later one must not tell the older state.
+            let view = self.view(now);
             let changed = (updates.remaining, updates.state) != (view.remaining, view.state);
             let first = updates.server_time == OffsetDateTime::UNIX_EPOCH;
             *updates = SaleUpdate {

@@ -24,6 +24,8 @@ use uuid::Uuid;
 /// Connections of one server; its tasks need a few at a time.
 const CONNECTIONS: u32 = 4;
 const OPENING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Long, as for every strategy of the lab: a storm on a small machine is no outage.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl From<ServiceError> for PurchaseError {
     fn from(error: ServiceError) -> Self {
@@ -46,7 +48,8 @@ pub struct Server {
 impl Server {
     pub async fn open(premises: Premises) -> Result<Self, PurchaseError> {
         let pool = own_schema(&premises).await?;
-        let redis = Arc::new(Redis::new(&premises.redis_url, &premises.key_prefix)?);
+        let Premises { redis_url, key_prefix, .. } = &premises;
+        let redis = Arc::new(Redis::with_timeout(redis_url, key_prefix, REDIS_TIMEOUT)?);
         let settings = SaleSettings::default();
         let metrics = Metrics::unpublished();
         let payments = Arc::new(SimulatedPayments);

@@ -22,7 +22,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How many are sent at a time.
 pub const AT_A_TIME: usize = 32;
 /// How long a webhook waits for the next event, which it is to follow.
-const HELD_AT_MOST: Duration = Duration::from_secs(2);
+const HELD_AT_MOST: Duration = Duration::from_secs(5);
 
 pub struct Deliveries {
     pub store: Arc<Store>,
