@@ -84,6 +84,7 @@ async fn one_key_is_one_order_and_three_orders_are_a_limit_of_three() {
     for id in &mut own {
         shopper.until(id, "pending_payment").await;
         shopper.cancel(id).await.assert(200);
+        wait_for!(app.number("SELECT count(*) FROM releases").await == 0);
         *id = shopper.order_to_pay(&sale).await;
         shopper.refused(&sale, "already_ordered").await;
     }
@@ -111,16 +112,16 @@ async fn a_buyer_is_not_taken_for_one_of_the_crowd_that_came_too_late() {
         points.set("admission.admitted=pause:800").expect("a point");
         let (early, its_sale) = (app.shopper(), sale.clone());
         let early = tokio::spawn(async move { early.buy_with_key(&its_sale, "early").await });
-        while points.fired("admission.admitted") == fired {
-            tokio::task::yield_now().await;
-        }
+        wait_for!(points.fired("admission.admitted") > fired);
         holder.at(&other).cancel(&held).await.assert(200);
         let bought = wait_for!("the unit has come back", {
             let reply = buyer.at(&other).buy_with_key(&sale, "mine").await;
             reply.is_accepted().then(|| reply.text("order_id").to_owned())
         });
         crowd[30] = buyer;
-        let replies = join_all(crowd.iter().map(|one| one.buy_with_key(&sale, "mine"))).await;
+        let buying = async |one: &Shopper| one.buy_with_key(&sale, "mine").await;
+        let told = crowd.iter().map(|one| until_told(async || buying(one).await));
+        let replies = join_all(told).await;
         early.await.expect("no panic").assert_problem(409, "sold_out");
         for (number, reply) in replies.iter().enumerate() {
             match number {

@@ -40,7 +40,7 @@ async fn serve_sets_itself_up_and_keeps_its_data_through_ends_and_kills() {
     let home = Home::new();
     let program = Program::serve(&home, "").await;
     for path in ["/readyz", "/openapi.json"] {
-        program.ask("GET", path).await.assert(200);
+        wait_for!(program.ask("GET", path).await.status == 200);
     }
     let found = sales(&program).await;
     let stocks: HashSet<i64> = (found.iter()).filter_map(|sale| sale["stock"].as_i64()).collect();
@@ -135,7 +135,7 @@ async fn commands_work_without_a_server_and_beside_one() {
     assert_eq!(assert_sound(&home, &sale).await["live"], 20);
     assert_eq!(audits(&home, &format!("--sale {sale}")).await.len(), 1);
     home.run("audit --sale 4711").await.assert_refused(&["no such sale"]);
-    program.ask("GET", "/readyz").await.assert(200);
+    wait_for!(program.ask("GET", "/readyz").await.status == 200);
     home.run("serve").await.assert_refused(&["data"]);
     program.terminate().await;
     home.until_nothing_runs().await;
@@ -269,9 +269,11 @@ async fn one_process_takes_orders_and_another_writes_them() {
         ("/readyz", 200, "\"redis_durable\":false"),
         ("/api/v1/sales", 404, ""),
     ] {
-        let asked = reqwest::get(figures.replace("/metrics", path)).await.expect("an answer");
-        let (found, text) = (asked.status(), asked.text().await.expect("text"));
-        assert!(found == status && text.contains(words), "{path}: {found} {text}");
+        wait_for!(&format!("{path}: {status} {words}"), {
+            let asked = reqwest::get(figures.replace("/metrics", path)).await.expect("an answer");
+            let found = asked.status();
+            (found == status && asked.text().await.expect("text").contains(words)).then_some(())
+        });
     }
     let port = figures.trim_start_matches("http://").trim_end_matches("/metrics");
     let second = home.run(&format!("worker METRICS_ADDR={port}")).await;

@@ -40,7 +40,8 @@ async fn a_sale_that_is_long_over_leaves_redis_and_comes_back_if_it_is_extended(
     app.shopper().refused(&sale, "ended").await;
     assert_eq!(app.audit(&sale).await.problems, [""; 0]);
     close_at(&app, &sale, 1).await;
-    wait_for!(app.shopper().buy(&sale).await.is_accepted());
+    let late = app.shopper();
+    wait_for!(late.told(&sale).await.order().is_some());
     assert_eq!(buyer.buy(&sale).await.text("order_id"), order);
     app.assert_sound(&sale).await;
 }
@@ -63,7 +64,8 @@ async fn extended_while_it_is_retired(reaches_redis: bool) {
     let (removed, ()) = tokio::join!(eviction::step(&app.services.catalog), extending);
     assert_eq!(removed.expect("a pass"), usize::from(!reaches_redis));
     points.clear();
-    wait_for!(app.shopper().buy(&sale).await.is_accepted());
+    let late = app.shopper();
+    wait_for!(late.told(&sale).await.order().is_some());
     assert_eq!(buyer.refused(&sale, "already_ordered").await.text("order_id"), order);
     assert_eq!(app.assert_sound(&sale).await.live, 2);
     let was_rebuilt = app.number(&format!("SELECT epoch FROM sales WHERE id = {sale}")).await > 1;

@@ -8,7 +8,7 @@ use locks::wire::{Clock, Meter};
 use redis::cmd;
 
 /// Long enough for a slow machine to renew in time, short enough to wait for.
-const SHORT: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn a_script_that_redis_has_forgotten_again_by_the_time_it_is_called() {
@@ -97,7 +97,7 @@ async fn a_holder_whose_renewals_failed_stays_lost_when_the_network_is_back() {
 async fn a_holder_that_hears_nothing_when_its_lock_is_taken_away() {
     let line = line("a").await;
     let name = name("taken");
-    let guard = held(&ReentrantLock::new(line.clone(), 6 * SHORT).renewed(), &name).await;
+    let guard = held(&ReentrantLock::new(line.clone(), 3 * SHORT).renewed(), &name).await;
     let _: u32 = line.send(cmd("DEL").arg(&name)).await.expect("DEL");
     assert_eq!(soon("it is told", guard.lost()).await, Why::NotOurs);
     not_held(guard).await;

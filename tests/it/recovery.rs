@@ -5,9 +5,7 @@ use flash_sale::{admission::ids, orders::log_recovery};
 
 async fn without_their_writer(app: &TestApp, sales: &[String]) -> Services {
     let (services, _) = app.approved_services().await;
-    for sale in sales {
-        must_accept(&services, sale.parse().expect("an id")).await;
-    }
+    join_all(sales.iter().map(|sale| must_accept(&services, sale.parse().expect("an id")))).await;
     services
 }
 

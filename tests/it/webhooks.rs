@@ -134,16 +134,7 @@ async fn the_lost_answers_of_a_crowd_are_found_in_one_step() {
 /// It cannot know what the provider of another instance has charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_instance_without_the_provider_gives_up_only_what_it_began() {
-    let till = Till::open_with(Options::without_writer()).await; // nothing steps but the test
-    let shopper = till.app.shopper();
-    let orders = format!(
-        "INSERT INTO orders
-            (id, sale_id, user_id, slot, status, price_cents, created_at, pay_by)
-        SELECT n, id, '{}', n, 'pending_payment', 100, now(), now() + '1 h'
-        FROM sales, generate_series(1, 2) n",
-        shopper.user
-    );
-    till.app.execute(&orders).await;
+    let (till, shopper) = Till::at_rest(2).await;
     shopper.open_page("1").await;
     let (without, _channel) = till.app.services_without_tasks();
     let ledger = &without.payments.ledger;

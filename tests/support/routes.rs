@@ -3,26 +3,7 @@
 use crate::support::prelude::*;
 
 /// Every route of a sale, an order or a user: who may use it, and a body that it would take.
-const ROUTES: &str = r#"
-    anybody POST /api/v1/session {"name":"Ada"}
-    anybody GET /api/v1/sales/SALE
-    anybody GET /api/v1/sales/SALE/events
-    shopper GET /api/v1/session
-    shopper POST /api/v1/sales/SALE/orders
-    shopper GET /api/v1/orders
-    shopper GET /api/v1/orders/ORDER
-    shopper GET /api/v1/orders/ORDER/events
-    shopper POST /api/v1/orders/ORDER/pay
-    shopper POST /api/v1/orders/ORDER/checkout
-    shopper POST /api/v1/orders/ORDER/cancel
-    operator POST /api/v1/admin/sales {"title":"b","price_cents":1,"stock":1}
-    operator PATCH /api/v1/admin/sales/SALE {"title":"b"}
-    operator POST /api/v1/admin/sales/SALE/stock {"add":1}
-    operator POST /api/v1/admin/sales/SALE/pause
-    operator POST /api/v1/admin/sales/SALE/resume
-    operator POST /api/v1/admin/sales/SALE/close
-    operator GET /api/v1/admin/sales/SALE/audit
-    operator GET /api/v1/admin/sales/SALE/orders"#;
+const ROUTES: &str = include_str!("routes.txt");
 
 pub struct Route {
     pub who: &'static str,

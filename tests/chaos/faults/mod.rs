@@ -154,7 +154,9 @@ impl<'a> Stage<'a> {
 
     fn is_due(&self, fault: Fault, until: Instant, latest: Instant) -> bool {
         let accepted = self.world.accepted.iter().map(|one| one.load(Relaxed));
-        let too_little = accepted.sum::<u64>() < self.plan.least_accepted;
+        let come_and_go = matches!(fault, Fault::Many | Fault::ManyWithoutWriter);
+        let too_little = accepted.sum::<u64>() < self.plan.least_accepted
+            || come_and_go && processes::went_one_way(self);
         self.strikes.count < fault.least_strikes()
             || Instant::now() < until
             || (fault == Fault::FailPoints && points::is_due(self))

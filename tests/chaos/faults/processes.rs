@@ -220,12 +220,17 @@ async fn until_gone(stage: &mut Stage<'_>, number: usize, age: Duration, since: 
             stage.reached.insert(format!("{number} ended in order"));
             return;
         }
-        Some(_) if by_default && age < JUST_STARTED => return,
+        Some(_) if by_default && age < JUST_STARTED * stage.plan.slack => return,
         Some(status) => format!("instance {number} ended with {status} after SIGTERM"),
         None => format!("instance {number} was still there {limit:?} after SIGTERM"),
     };
     instance.kill();
     stage.strikes.crashes.push(what);
+}
+
+/// So far all were killed, or all were told.
+pub fn went_one_way(stage: &Stage<'_>) -> bool {
+    stage.strikes.kills == 0 || stage.reached.is_empty()
 }
 
 pub fn verify_come_and_go(stage: &mut Stage<'_>) {

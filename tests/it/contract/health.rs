@@ -33,17 +33,22 @@ async fn while_redis_is_away_buyers_are_told_to_come_back() {
     let (servers, app) = TestApp::on_own_servers().await;
     let sale = app.sale(10, json!({})).await;
     let (settled, order) = app.buyer(&sale).await;
-    let works = json!({"postgres": "ok", "redis": "ok", "redis_durable": true});
-    app.get("/readyz").await.assert_has(works);
+    wait_for!("it is ready", {
+        let now = app.get("/readyz").await.body;
+        let works = now["postgres"] == "ok" && now["redis"] == "ok" && now["redis_durable"] == true;
+        works.then_some(())
+    });
     let redis = [servers.redis.pid().expect("it runs")];
     signal(&redis, Signal::SIGSTOP);
     let buyers = app.shoppers(5);
     let refused = within_timeout(TestApp::all_buy(buyers.clone(), &sale)).await;
     refused.iter().for_each(assert_shed);
     app.get("/healthz").await.assert(200);
-    let readiness = app.get("/readyz").await.must_be(503);
-    assert_eq!(readiness.text("postgres"), "ok");
-    assert_ne!(readiness.text("redis"), "ok");
+    wait_for!("only Redis is away", {
+        let readiness = app.get("/readyz").await.must_be(503);
+        assert_ne!(readiness.text("redis"), "ok");
+        (readiness.text("postgres") == "ok").then_some(())
+    });
     settled.pay(&order).await.assert(200);
     assert_eq!(settled.order(&order).await.text("status"), "paid");
     assert_eq!(app.sale_now(&sale).await["stock"], 10);

@@ -124,7 +124,10 @@ async fn arena(server: &Program, strategy: &str) -> String {
 }
 
 async fn verdict(server: &Program, arena: &str) -> Value {
-    server.ask("GET", &format!("{ARENAS}/{arena}/verdict")).await.body
+    wait_for!("a verdict of all processes", {
+        let verdict = server.ask("GET", &format!("{ARENAS}/{arena}/verdict")).await.body;
+        (verdict["quiet"] == true).then_some(verdict)
+    })
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ async fn an_arena_from_creation_to_deletion() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
     let app = with_lab().await;
-    let options = json!({"work_ms": 20});
+    let options = json!({"work_ms": 200});
     let wanted = json!({"strategy": "naive", "stock": 5, "nodes": 2, "options": options});
     let arena = app.arena(wanted).await;
     let path = format!("{arena}/storm");
@@ -168,7 +168,7 @@ async fn a_storm_streams_its_events_and_ends_in_a_verdict() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_takes_a_node_away_and_it_comes_back() {
     let app = with_lab().await;
-    let options = json!({"crash_at": "the stock is written", "crash_node": 1, "restart_ms": 3_000});
+    let options = json!({"crash_at": "the stock is written", "crash_node": 1, "restart_ms": 8_000});
     let wanted = json!({"strategy": "naive", "stock": 5, "nodes": 2, "options": options});
     let arena = app.arena(wanted).await;
     assert_eq!(app.buy(&arena, "a", 0).await, "sold");

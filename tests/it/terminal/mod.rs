@@ -81,14 +81,17 @@ async fn help() {
 
 #[tokio::test]
 async fn lab() {
-    let two = "lab run --stock 1 --buyers 2 --concurrency 2 --strategy naive";
+    // Long enough for the second buyer of a busy machine to read before the first writes.
+    let two = "lab run --stock 1 --buyers 2 --concurrency 2 --option work_ms=2000 --strategy naive";
     let both = format!("{two} --strategy conditional-update");
     shown_in_both_languages("lab", &[two, &both, "lab list naive"]).await;
 }
 
 #[tokio::test]
 async fn lesson() {
-    shown_in_both_languages("lesson", &["lesson play b03"]).await;
+    // Nobody is so slow that a lease ends before it is looked at.
+    let calm = "lesson play b03 --option lease_ms=2000 --option pause_ms=2010";
+    shown_in_both_languages("lesson", &[calm]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -144,9 +144,7 @@ async fn a_buyer_who_finds_the_queue_full_hears_so_at_once() {
     // A batch of their own: the queue is empty when the crowd comes.
     asking.spawn(buy());
     wait_for!(fired(&app, "admission.batched") == 1);
-    for _ in 1..CROWD {
-        asking.spawn(buy());
-    }
+    (1..CROWD).for_each(|_| drop(asking.spawn(buy())));
     // Before the queue moves again, those are answered who found no place in it.
     for _ in 1..CROWD - QUEUE {
         let answered = tokio::time::timeout(2 * TEST_TIMEOUT, asking.join_next()).await;

@@ -94,16 +94,12 @@ impl Deployment {
             instances: (0..size).map(|_| None).collect(),
         };
         for number in 0..size {
-            deployment.start_instance(number).await;
+            deployment.start_instance(number, "").await;
         }
         deployment
     }
 
-    async fn start_instance(&mut self, number: usize) {
-        self.start_instance_with(number, "").await;
-    }
-
-    async fn start_instance_with(&mut self, number: usize, settings: &str) {
+    async fn start_instance(&mut self, number: usize, settings: &str) {
         let settings = format!("LISTEN_ADDR={} {settings}", self.addresses[number]);
         self.instances[number] = Some(Program::serve(&self.home, &settings).await);
     }

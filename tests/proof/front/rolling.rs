@@ -96,7 +96,7 @@ async fn nobody_is_refused_while_instances_are_replaced(kind: Kind) {
         going.await;
         let served = answers() - before;
         assert!(served > 50, "the others serve meanwhile: {served}");
-        scene.deployment.start_instance(number).await;
+        scene.deployment.start_instance(number, "").await;
         scene.until_answered(300).await;
     }
     let failures = scene.end().await;
@@ -116,8 +116,7 @@ async fn an_instance_that_dies_instead_is_noticed() {
     let mut scene = Scene::start(Kind::Nginx).await;
     let last = scene.deployment.instances.len() - 1;
     scene.deployment.instances[last].take().expect("an instance runs").terminate().await;
-    let settings = "FAIL_POINTS=admission.admitted=exit";
-    scene.deployment.start_instance_with(last, settings).await;
+    scene.deployment.start_instance(last, "FAIL_POINTS=admission.admitted=exit").await;
     wait_for!(!locked(&scene.rush.told).failures.is_empty());
     let mut dead = scene.deployment.instances[last].take().expect("it was started");
     assert_eq!(dead.end().await, None, "it killed itself");

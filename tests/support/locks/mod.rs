@@ -134,7 +134,7 @@ pub async fn given_up<G>(asking: Acquiring<G>, there: Breakpoint) {
 /// A lease passes while an acquire waits here: it cannot know any more whether it has the lock.
 pub async fn turned_away_later<L: Lock>(late: Breakpoint, lock: L, name: &str, lease: Duration) {
     // It does not ask again.
-    let asking = acquiring(lock, name, lease / 2);
+    let asking = acquiring(lock, name, lease * 9 / 10);
     late.reached().await;
     // Time is the subject here.
     sleep(lease).await;
