@@ -200,7 +200,7 @@ impl CachedSale {
 
     pub fn notify_subscribers(&self, now: OffsetDateTime) {
         self.updates.send_if_modified(|updates| {
-            // Seen in here: of two who tell, the later one must not tell the older state.
+            // Read in here: of two who tell, the later one must not tell an older row or number.
             let view = self.view(now);
             let changed = (updates.remaining, updates.state) != (view.remaining, view.state);
             let first = updates.server_time == OffsetDateTime::UNIX_EPOCH;

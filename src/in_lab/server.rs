@@ -24,8 +24,8 @@ use uuid::Uuid;
 /// Connections of one server; its tasks need a few at a time.
 const CONNECTIONS: u32 = 4;
 const OPENING_TIMEOUT: Duration = Duration::from_secs(15);
-/// Long, as for every strategy of the lab: a storm on a small machine is no outage.
-const REDIS_TIMEOUT: Duration = Duration::from_secs(10);
+/// For opening it and for its tasks: a storm on a small machine is no outage.
+const REDIS_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl From<ServiceError> for PurchaseError {
     fn from(error: ServiceError) -> Self {

@@ -35,7 +35,7 @@ impl EarlyBird {
         if let Some(this) = this
             && this.sold_first.swap(true, AcqRel)
         {
-            let _ = timeout(Duration::from_secs(10), this.has_cancelled.acquire()).await;
+            let _ = timeout(Duration::from_secs(5), this.has_cancelled.acquire()).await;
         }
     }
 

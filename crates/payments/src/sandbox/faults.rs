@@ -57,7 +57,7 @@ pub struct Faults {
     /// Send each webhook so much later
     #[arg(long, value_name = "MS", default_value_t)]
     pub webhook_delay_ms: u64,
-    /// The share of events whose webhook waits for that of the next event, at most two seconds
+    /// The share of events whose webhook waits for that of the next event, at most five seconds
     #[arg(long, value_name = "SHARE", default_value = "0")]
     pub webhook_reorder: Share,
     /// The share of charges that are declined
