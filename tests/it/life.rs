@@ -119,11 +119,6 @@ async fn a_late_payment_is_refused_before_a_sweep_and_in_the_middle_of_one() {
     for (owner, order) in &orders[..2] {
         assert_eq!(owner.order(order).await.text("status"), "expired");
     }
-    wait_for!(
-        app.number("SELECT count(*) FROM releases").await == 0 || {
-            app.services.orders.release_step().await.is_ok()
-        }
-    );
     assert_eq!(crowd(&app, &sale, 2).await.len(), 2);
     let expire = format!(
         "UPDATE orders SET status = 'expired', slot = NULL, closed_at = now() WHERE id = {id};

@@ -1,8 +1,8 @@
 //! Plans of what the program has prepared (`--nocapture`); docs/indexes/plans.txt records them.
 
 use crate::support::prelude::*;
-use flash_sale::audit::scrubber::Scrubber;
 use flash_sale::orders::queries::{self, Page};
+use flash_sale::{audit::scrubber::Scrubber, catalog::eviction};
 use sqlx::{PgPool, pool::PoolConnection};
 
 struct Prepared {
@@ -82,6 +82,7 @@ impl Case {
 }
 
 async fn run_everything(app: &TestApp) {
+    let writer = app.another(Options::default()).await;
     let orders = &app.services.orders;
     let sale = app.sale(100, json!({})).await;
     let hasty = app.sale(100, json!({"payment_timeout_secs": 1})).await;
@@ -91,7 +92,12 @@ async fn run_everything(app: &TestApp) {
     payer.cancel(&paid).await.assert(409);
     canceller.cancel(&canceller.order_to_pay(&sale).await).await.assert(200);
     idler.until(&idler.must_buy(&hasty).await, "expired").await;
+    writer.stop().await; // from here on only the test steps
     orders.expire_step().await.expect("a sweep");
+    orders.recover_step().await.expect("a pass");
+    eviction::step(&app.services.catalog).await.expect("a pass");
+    app.services.payments.ledger.refund_step().await.expect("a step");
+    app.services.payments.ledger.reconcile_step().await.expect("a step");
     payer.get("/api/v1/orders").await.assert(200);
     let page = Page { limit: 50, after: None };
     let sale_id = sale.parse().expect("an id");
@@ -104,6 +110,9 @@ async fn run_everything(app: &TestApp) {
     queries::of_user(&app.services.databases.postgres, nobody, unknown).await.expect("alone");
     app.audit(&sale).await;
     app.services.rebuild.by_hand(Some(sale_id)).await.expect("a rebuild");
+    let again = "INSERT INTO releases (order_id, sale_id, user_id)
+        SELECT id, sale_id, user_id FROM orders WHERE status = 'cancelled' LIMIT 1";
+    app.execute(again).await;
     orders.release_all().await.expect("releases");
     let mut scrubber = Scrubber::default();
     for _ in 0..2 {
@@ -126,9 +135,7 @@ async fn with_values(app: &TestApp) -> impl Fn(&str) -> String + use<> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_under_load_use_their_indexes() {
-    // Another one steps: this one has prepared what the test has asked for.
     let app = TestApp::start_with(Options::without_writer()).await;
-    let _writer = app.another(Options::default()).await;
     app.execute(FILL).await;
     run_everything(&app).await;
     let with_values = with_values(&app).await;

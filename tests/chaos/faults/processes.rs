@@ -235,7 +235,7 @@ pub fn went_one_way(stage: &Stage<'_>) -> bool {
 
 pub fn verify_come_and_go(stage: &mut Stage<'_>) {
     let (kills, orderly) = (stage.strikes.kills, stage.reached.len());
-    if kills == 0 || orderly == 0 {
+    if went_one_way(stage) {
         stage.miss(format!("{kills} were killed, {orderly} instances ended in order"));
     }
     stage.strikes.notes.extend(stage.reached.iter().cloned());

@@ -122,6 +122,7 @@ async fn a_stream_ends_with_its_token() {
     let later = app.sale(3, json!({"opens_at": in_secs(300), "waiting_room": {}})).await;
     let room = format!("/api/v1/sales/{later}/waiting-room");
     shopper.post(&room).await.assert(200);
+    // Sooner than a second place is told, which takes 10 s.
     let soon = OffsetDateTime::now_utc() + time::Duration::seconds(8);
     let token = app.mint_until(shopper.user, soon);
     let path = format!("/api/v1/orders/{order}/events");

@@ -82,7 +82,7 @@ async fn help() {
 #[tokio::test]
 async fn lab() {
     // Long enough for the second buyer of a busy machine to read before the first writes.
-    let two = "lab run --stock 1 --buyers 2 --concurrency 2 --option work_ms=2000 --strategy naive";
+    let two = "lab run --stock 1 --buyers 2 --concurrency 2 --option work_ms=1500 --strategy naive";
     let both = format!("{two} --strategy conditional-update");
     shown_in_both_languages("lab", &[two, &both, "lab list naive"]).await;
 }
