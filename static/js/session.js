@@ -7,13 +7,14 @@ import { call } from './api.js';
 const MARKER = 'flash-sale.session';
 let current = null;
 
+/** A cookie: what one tab writes to localStorage, as earlier versions did, others may see late. */
 function remember(session) {
-  try { localStorage.setItem(MARKER, session.expires_at ?? '1'); } catch { /* private mode: ask again next time */ }
+  document.cookie = `${MARKER}=1; path=/; max-age=31536000; samesite=lax`;
   return session;
 }
 
 function marked() {
-  try { return localStorage.getItem(MARKER) !== null; } catch { return true; }
+  try { return document.cookie.includes(`${MARKER}=`) || localStorage.getItem(MARKER) !== null; } catch { return true; }
 }
 
 const channel = globalThis.BroadcastChannel && new BroadcastChannel('flash-sale.bought');
