@@ -65,7 +65,7 @@ pub const LESSON: Lesson = Lesson {
     id: "b04",
     needs: &[],
     options: &[
-        whole("lease_ms", 600, 50, 3_000),
+        whole("lease_ms", 600, 200, 3_000),
         whole("pause_ms", 800, 0, 5_000),
         choice("fencing", &["off", "on"]),
     ],

@@ -117,7 +117,7 @@ pub const fn flaw_of_the_cure(id: &'static str, marks: &'static [Mark]) -> Act {
 
 pub use options::choice;
 
-pub const LEASE_MS: OptionSpec = whole("lease_ms", 300, 50, 3_000);
+pub const LEASE_MS: OptionSpec = whole("lease_ms", 300, 200, 3_000);
 pub const PAUSE_MS: OptionSpec = whole("pause_ms", 450, 0, 5_000);
 
 pub const fn whole(name: &'static str, default: i64, min: i64, max: i64) -> OptionSpec {

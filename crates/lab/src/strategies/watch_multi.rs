@@ -30,17 +30,19 @@ impl Node {
         let redis = self.idle.lock().pop().unwrap_or_else(|| bench.line.another_connection());
         let _: () = redis.send(cmd("WATCH").arg(&self.stock).arg(&self.buyers)).await?;
         let left: i32 = redis.send(cmd("GET").arg(&self.stock)).await?;
-        let known: bool = redis.send(cmd("SISMEMBER").arg(&self.buyers).arg(&buyer.name)).await?;
-        if known || left < 1 {
+        let bought: Option<i32> =
+            redis.send(cmd("HGET").arg(&self.buyers).arg(&buyer.name)).await?;
+        let has_enough = bought.unwrap_or(0) >= bench.per_user_limit();
+        if has_enough || left < 1 {
             let _: () = redis.send(&cmd("UNWATCH")).await?;
             self.idle.lock().push(redis);
-            return Ok(if known { Outcome::Duplicate } else { Outcome::SoldOut });
+            return Ok(if has_enough { Outcome::Duplicate } else { Outcome::SoldOut });
         }
         bench.interleave("the stock is read").await; // somebody else reads the same
 
         let _: () = redis.send(&cmd("MULTI")).await?;
         let _: () = redis.send(cmd("DECR").arg(&self.stock)).await?;
-        let _: () = redis.send(cmd("SADD").arg(&self.buyers).arg(&buyer.name)).await?;
+        let _: () = redis.send(cmd("HINCRBY").arg(&self.buyers).arg(&buyer.name).arg(1)).await?;
         //= CURE if stock or buyers have changed since WATCH, nothing is written
         let written: Option<(i32, i32)> = redis.send(&cmd("EXEC")).await?;
         self.idle.lock().push(redis);
