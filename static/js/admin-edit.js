@@ -1,7 +1,7 @@
 // A sale's words and times, changed in a dialog.
 
 import { localInput } from './sale-templates.js';
-import { t } from './strings.js';
+import { t } from './admin-words.js';
 import { h, text, toast } from './ui.js';
 
 const FIELDS = {

@@ -3,7 +3,7 @@
 import { figuresOf, inChinese, verdictOf } from './books-view.js';
 import { clock } from './clock.js';
 import { moment, number } from './format.js';
-import { language, t } from './strings.js';
+import { language, t } from './admin-words.js';
 import { $, h, text } from './ui.js';
 
 /** Dashes before the first comparison, so that nothing moves when it comes. */

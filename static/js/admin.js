@@ -9,7 +9,7 @@ import { clock } from './clock.js';
 import { money, moment, number } from './format.js';
 import { newSale } from './new-sale.js';
 import { filled } from './sale-templates.js';
-import { errorWords, language, t } from './strings.js';
+import { errorWords, language, t } from './admin-words.js';
 import { $, badge, banner, confirm, h, shell, stateAt, text, toast } from './ui.js';
 
 const KEPT = 'flash-sale.admin-token';

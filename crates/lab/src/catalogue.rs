@@ -1,10 +1,10 @@
 //! Every strategy in words, as the API, the command and the report show it.
 
 use crate::strategy::{
-    ArenaOptionKind, Family, Harms, Language, Likelihood, OptionSpec, Promise, Scenario, Strategy,
-    Words,
+    ArenaOptionKind, Family, Harm, Harms, Language, Likelihood, OptionSpec, Promise, Scenario,
+    Strategy, Words,
 };
-use crate::{marks::Excerpt, options::GENERAL, strategies::STRATEGIES};
+use crate::{marks::Excerpt, options::GENERAL, strategies::STRATEGIES, texts};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -72,6 +72,12 @@ pub struct DemonstrationBody {
     teaches: &'static str,
     strategy: &'static str,
     per_user_limit: u32,
+    /// What happens: a harm, `notes` (something that it counts), or `holds`.
+    #[schema(value_type = String, example = "oversells")]
+    shows: Harm,
+    /// The line that does it, or prevents it: its place in `marks`, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mark: Option<usize>,
     #[serde(flatten)]
     scenario: Scenario,
 }
@@ -101,6 +107,8 @@ impl StrategyBody {
             teaches: strategy.teaches(shown, language),
             strategy: strategy.id,
             per_user_limit: 1,
+            shows: shown.shows,
+            mark: shown.mark,
             scenario: shown.scenario,
         });
         let option = |own| ArenaOption::of(own, strategy.id, language);
@@ -130,22 +138,23 @@ impl StrategyBody {
 
 /// A promise in a few words.
 pub fn in_words(harms: &Harms, language: Language) -> String {
-    let words = [
-        [Words::new("may oversell", "可能超卖"), Words::new("oversells", "会超卖")],
-        [Words::new("may undersell", "可能少卖"), Words::new("undersells", "会少卖")],
-        [Words::new("may sell twice", "可能重复卖"), Words::new("sells twice", "会重复卖")],
+    let keys = [
+        ["may-oversell", "oversells"],
+        ["may-undersell", "undersells"],
+        ["may-sell-twice", "sells-twice"],
     ];
-    let said = harms.each().into_iter().zip(words).filter_map(|((_, likelihood), [may, does])| {
+    let said = harms.each().into_iter().zip(keys).filter_map(|((_, likelihood), [may, does])| {
         match likelihood {
             Likelihood::Never => None,
-            Likelihood::Possible => Some(may.say(language)),
-            Likelihood::Expected => Some(does.say(language)),
+            Likelihood::Possible => Some(may),
+            Likelihood::Expected => Some(does),
         }
     });
-    let said: Vec<&str> = said.collect();
+    let say = |key| texts::item("verdict", "Promises", key, language);
+    let said: Vec<&str> = said.map(say).collect();
     match said[..] {
-        [] => Words::new("holds", "可靠").say(language).to_owned(),
-        _ => said.join(Words::new(", ", "、").say(language)),
+        [] => say("holds").to_owned(),
+        _ => said.join(if language == Language::En { ", " } else { "、" }),
     }
 }
 

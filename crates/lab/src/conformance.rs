@@ -48,11 +48,13 @@ pub struct Case {
     crashes: bool,
     /// The harm that must show here.
     pub shows: Option<Harm>,
+    /// The mark whose line must run here.
+    pub mark: Option<usize>,
 }
 
 impl Case {
     fn new(name: Said, scenario: Scenario) -> Self {
-        Self { name, scenario, ordinary: false, crashes: false, shows: None }
+        Self { name, scenario, ordinary: false, crashes: false, shows: None, mark: None }
     }
 }
 
@@ -89,6 +91,7 @@ pub fn cases(strategy: &'static Strategy) -> Vec<Case> {
     }
     cases.extend(strategy.demonstrations.iter().map(|own| Case {
         shows: Some(own.shows),
+        mark: own.mark,
         ..Case::new(of_harm("demonstration", own.shows), own.scenario)
     }));
     cases

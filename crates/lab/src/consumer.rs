@@ -10,13 +10,13 @@
 //! the request in hand. If the asking node crashes, its requests are served all the same.
 
 use crate::bench::{Bench, new_order_id};
-use crate::selling::{Buyer, Outcome, PurchaseError, Result};
+use crate::selling::{Buyer, Outcome, PurchaseError, Result, Trying};
 use crate::{servers::OwnPool, sql::Sql};
 use dashmap::DashMap;
 use futures_util::future::{BoxFuture, FutureExt, TryFutureExt};
 use locks::wire::Meter;
 use redis::cmd;
-use std::{sync::Arc, time::Duration};
+use std::{panic::Location, sync::Arc, time::Duration};
 use tokio::{sync::oneshot, time::timeout};
 
 /// How long a buyer waits for an answer.
@@ -63,14 +63,18 @@ impl TaskQueue {
         Ok(queue)
     }
 
-    pub async fn ask(&self, buyer: &Buyer) -> Result<Outcome> {
-        let (id, (answer, answered)) = (new_order_id(), oneshot::channel());
-        self.waiting.insert(id.clone(), answer);
-        let pushed = self.push(&self.queue, format!("{} {id} {}", self.name, buyer.name));
-        let heard = pushed.and_then(|()| timeout(ANSWER_TIMEOUT, answered).map(Ok)).await;
-        self.waiting.remove(&id);
-        let unanswered = || PurchaseError::from("no answer from the consumer");
-        heard?.ok().and_then(Result::ok).ok_or_else(unanswered)
+    #[track_caller]
+    pub fn ask(&self, buyer: &Buyer) -> impl Trying<Outcome> {
+        self.bench.passed(Location::caller());
+        async move {
+            let (id, (answer, answered)) = (new_order_id(), oneshot::channel());
+            self.waiting.insert(id.clone(), answer);
+            let pushed = self.push(&self.queue, format!("{} {id} {}", self.name, buyer.name));
+            let heard = pushed.and_then(|()| timeout(ANSWER_TIMEOUT, answered).map(Ok)).await;
+            self.waiting.remove(&id);
+            let unanswered = || PurchaseError::from("no answer from the consumer");
+            heard?.ok().and_then(Result::ok).ok_or_else(unanswered)
+        }
     }
 
     /// Waits until every request is served, also those whose buyers have hung up.

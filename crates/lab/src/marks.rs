@@ -4,10 +4,10 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The longest excerpt.
-pub const MOST_LINES: usize = 25;
+/// The longest excerpt. All of them travel to the lab's page.
+pub const MOST_LINES: usize = 13;
 /// How much of a longer function is shown before its mark.
-const LINES_BEFORE: usize = 8;
+const LINES_BEFORE: usize = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -129,7 +129,7 @@ mod tests {
         let many = "x\n".repeat(40);
         let text: &'static str = format!("{many}--= CURE in one step\n{many}").leak();
         let found = excerpts(Source { file: "a.lua", text });
-        assert_eq!((found[0].kind, found[0].lines()), (Kind::Cure, 33..58));
+        assert_eq!((found[0].kind, found[0].lines()), (Kind::Cure, 35..48));
         assert!(found[0].lines().contains(&found[0].marked_line));
     }
 }

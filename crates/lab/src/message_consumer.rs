@@ -15,6 +15,7 @@ pub async fn consume(bench: &Bench) -> Result<bool> {
     let Some(message) = first else { return Ok(false) };
     let (id, buyer) = message.split_once(' ').unwrap_or((&message, ""));
     let new = new_order_id();
+    //= FLAW a naive consumer numbers each delivery anew: a second one is a second order
     let id = if bench.choice("consumer") == "naive" { &new } else { id };
     const WRITE: &str =
         "INSERT INTO lab.orders (id, arena, buyer) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";

@@ -24,6 +24,15 @@ pub struct Run {
     pub options: Map<String, Value>,
     /// `None`: somebody else's load, such as k6.
     pub storm: Option<Storm>,
+    /// Nothing else ran meanwhile.
+    pub alone: bool,
+}
+
+impl Run {
+    /// Whether its speeds compare: it ran alone, and nobody was forced to meet.
+    fn is_fair(&self) -> bool {
+        self.alone && self.options.get("interleave").is_some_and(|value| value == "off")
+    }
 }
 
 /// When and on what machine the runs were made.
@@ -59,8 +68,13 @@ pub fn this_machine() -> String {
     parts.join(" · ")
 }
 
-/// The report of these arenas, in this order.
-pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<String> {
+/// The report of these arenas, in this order; some of them ran alone.
+pub async fn of_arenas(
+    lab: &Lab,
+    ids: &[String],
+    alone: &[String],
+    language: Language,
+) -> Result<String> {
     // All at once: a verdict may have to wait for its arena to be quiet.
     let runs = ids.iter().map(async |id| {
         let arena = lab.arena(id).await?;
@@ -68,6 +82,7 @@ pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<
             verdict: lab.verdict(id, language).await?,
             options: arena.definition().options.0.clone(),
             storm: None,
+            alone: alone.contains(id),
         })
     });
     let runs = futures_util::future::try_join_all(runs).await?;
@@ -77,8 +92,9 @@ pub async fn of_arenas(lab: &Lab, ids: &[String], language: Language) -> Result<
 /// The page.
 pub fn render(runs: &[Run], about: &About, language: Language) -> Result<String, minijinja::Error> {
     let storm = runs.first().and_then(|run| run.storm);
-    let rates = runs.iter().map(|run| run.verdict.throughput_per_s);
-    let latencies = runs.iter().flat_map(|run| [run.verdict.winners_ms, run.verdict.losers_ms]);
+    let fair = runs.iter().filter(|run| run.is_fair());
+    let rates = fair.clone().map(|run| run.verdict.throughput_per_s);
+    let latencies = fair.flat_map(|run| [run.verdict.winners_ms, run.verdict.losers_ms]);
     let most = |of: fn(&Verdict) -> f64, least| {
         runs.iter().map(|run| of(&run.verdict)).fold(least, f64::max)
     };
@@ -104,7 +120,8 @@ pub fn render(runs: &[Run], about: &About, language: Language) -> Result<String,
 }
 
 /// The verdict of a run, and what the page says besides.
-fn body(Run { verdict, options, .. }: &Run, language: Language) -> Value {
+fn body(run: &Run, language: Language) -> Value {
+    let Run { verdict, options, .. } = run;
     let strategy = strategies::find(verdict.strategy);
     let promise = strategy.map(|strategy| strategy.promise.on(verdict.all_nodes()).each());
     let defaults = strategy.and_then(|strategy| Options::read(strategy, &Map::new()).ok());
@@ -115,14 +132,16 @@ fn body(Run { verdict, options, .. }: &Run, language: Language) -> Value {
         other => format!("{name} = {other}"),
     });
     let mut body = json!(verdict);
+    let title = strategy.map_or(verdict.strategy, |strategy| strategy.title(language));
     body["label"] = Value::from(match (verdict.nodes, verdict.processes) {
-        (1, 0 | 1) => verdict.strategy.to_owned(),
-        (nodes, 0 | 1) => format!("{} × {nodes}", verdict.strategy),
-        (nodes, processes) => format!("{} × {nodes} × {processes}", verdict.strategy),
+        (1, 0 | 1) => title.to_owned(),
+        (nodes, 0 | 1) => format!("{title} × {nodes}"),
+        (nodes, processes) => format!("{title} × {nodes} × {processes}"),
     });
     // The class that colours it.
     body["tone"] = Value::from(verdict.outcome.shown().0);
-    body["outcome_in_words"] = Value::from(verdict.in_words(language));
+    body["said"] = json!(verdict.in_words(language));
+    body["fair"] = Value::from(run.is_fair());
     body["promise"] = json!(promise.map(|each| each.map(|(_, likelihood)| likelihood)));
     body["turned"] = turned.collect();
     body
@@ -164,7 +183,8 @@ mod tests {
             explanation: "Said.".to_owned(),
             collision: None,
         };
-        Run { verdict, options: Map::new(), storm: None }
+        let options = Map::from_iter([("interleave".to_owned(), "off".into())]);
+        Run { verdict, options, storm: None, alone: true }
     }
 
     fn rendered(runs: &[Run], about: &About, language: Language) -> String {
@@ -214,6 +234,11 @@ mod tests {
             check(&one);
             assert_eq!(one.matches("<figure>").count(), 4);
             assert_eq!(one.matches("<article ").count(), 1);
+            let beside = Run { alone: false, ..run("naive", 145) };
+            let forced = Run { options: Map::new(), ..run("naive", 145) };
+            let without_speeds = rendered(&[beside, forced], &about(), language);
+            check(&without_speeds);
+            assert_eq!(without_speeds.matches("<figure>").count(), 2);
 
             let both = |strategy: &Strategy| [run(strategy.id, 100), run(strategy.id, 3_000)];
             let all: Vec<Run> = STRATEGIES.iter().flat_map(both).collect();
@@ -258,7 +283,8 @@ mod tests {
         for count in [45, 2, 1] {
             assert!(page.contains(&format!("<td class=\"wrong\">{count}</td>")), "{count}");
         }
-        assert!(page.contains("oversold: PROMISE BROKEN"));
+        assert!(page.contains("<span class=\"mark bad\">oversold</span> not as predicted"));
+        assert!(page.contains("<a href=\"#naive\">Read, check, write back</a>"), "its one name");
         assert!(page.contains("href=\"#why-naive\"") && page.contains("id=\"why-naive\""));
         assert!(page.contains("<mark class=\"flaw\">"), "the line that did it");
     }

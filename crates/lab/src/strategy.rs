@@ -76,7 +76,8 @@ impl Promise {
 }
 
 /// The effect that a demonstration shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Harm {
     Oversells,
     Undersells,
@@ -88,7 +89,7 @@ pub enum Harm {
     /// Purchases ended in an error.
     Fails,
     /// The strategy noted this while it sold (see `Bench::note`).
-    Notes(&'static str),
+    Notes(#[serde(skip)] &'static str),
     /// Nothing goes wrong: the cure of the demonstration before.
     Holds,
 }
@@ -222,10 +223,19 @@ pub struct Demonstration {
     pub id: &'static str,
     pub shows: Harm,
     pub scenario: Scenario,
+    /// The line that does it, or prevents it: its place among [`Strategy::marks`].
+    pub mark: Option<usize>,
 }
 
 pub const fn show(id: &'static str, shows: Harm, scenario: Scenario) -> Demonstration {
-    Demonstration { id, shows, scenario }
+    Demonstration { id, shows, scenario, mark: None }
+}
+
+impl Demonstration {
+    /// Names its mark by the number, from 1: that of the strategy's text, and on through its locks.
+    pub const fn at(self, number: usize) -> Self {
+        Self { mark: Some(number - 1), ..self }
+    }
 }
 
 /// One way to sell a scarce thing. Each stands in a file of its own, in one shape, so that two of

@@ -1,7 +1,7 @@
 //! Pages and sentences in both languages, as templates (`templates/`).
 
-use crate::strategy::Language;
 use crate::terminal::{pieces, table, wrapped};
+use crate::{strategy::Language, texts};
 use minijinja::{Environment, Value, value::Serde};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -40,6 +40,11 @@ fn environment(language: Language) -> Environment<'static> {
         let rows: Vec<Vec<String>> = lines.map(cells).collect();
         let left: Vec<usize> = sides.match_indices('l').map(|(column, _)| column).collect();
         table(&rows, &left)
+    });
+    // What a strategy notes has words in both languages.
+    environment.add_filter("noted", move |note: String| {
+        let words = texts::of("verdict", language).and_then(|text| text.item("Notes", &note));
+        words.map_or(note, str::to_owned)
     });
     environment.add_filter("right", |value: Value, width: usize| format!("{value:>width$}"));
     environment.add_filter("whole", |value: f64| number(value, 0));

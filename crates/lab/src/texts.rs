@@ -17,8 +17,9 @@
 //! (keys: their ids), Options and Marks (keys: 1, 2, … in the order of the source). A lesson has
 //! Failure, How it is forced, Cure, Source, Options, Acts, Steps, Endings, Marks, and Cast where a
 //! name is its own. What several share stands in `options.md` and, under the name of the lock, in
-//! `locks.md`; `servers.md` names what is missing, `grade.md` what a conformance case is and what
-//! breaks in it, and `why.md` is what a link to /lab/why shows where it is shared.
+//! `locks.md`; `servers.md` names what is missing, `verdict.md` what came of a race, `grade.md`
+//! what a conformance case is and what breaks in it, and `why.md` is what a link to /lab/why shows
+//! where it is shared.
 
 use rust_embed::Embed;
 use std::{collections::HashMap, sync::LazyLock};

@@ -1,9 +1,9 @@
 //! The verdict over an arena, from the rows in Postgres and never from the strategy's own counts.
 
 use crate::error::{LabError, Result};
-use crate::strategy::{Harm, Language, Likelihood, Words};
+use crate::strategy::{Harm, Language, Likelihood};
 use crate::tally::{Counts, Latencies};
-use crate::{arena::Arena, interleaving::Collision, real_shop, templates};
+use crate::{arena::Arena, interleaving::Collision, real_shop, templates, texts};
 use serde::Serialize;
 use sqlx::AssertSqlSafe;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -70,15 +70,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The class that colours it (a wrong sale is red, whether it was predicted or not), its words.
-    pub fn shown(self) -> (&'static str, Words) {
+    /// The class that colours it (a wrong sale is red, whether it was predicted or not), its key
+    /// in the texts.
+    pub fn shown(self) -> (&'static str, &'static str) {
         match self {
-            Self::Oversold => ("bad", Words::new("oversold", "超卖")),
-            Self::SoldTwice => ("bad", Words::new("sold twice", "重复卖")),
-            Self::Lost => ("bad", Words::new("lost orders", "丢单")),
-            Self::Undersold => ("warn", Words::new("undersold", "少卖")),
-            Self::Failed => ("mute", Words::new("every attempt failed", "全部出错")),
-            Self::Exact => ("good", Words::new("held", "守住了")),
+            Self::Oversold => ("bad", "oversold"),
+            Self::SoldTwice => ("bad", "sold-twice"),
+            Self::Lost => ("bad", "lost"),
+            Self::Undersold => ("warn", "undersold"),
+            Self::Failed => ("mute", "failed"),
+            Self::Exact => ("good", "exact"),
         }
     }
 }
@@ -150,15 +151,15 @@ impl Verdict {
         }
     }
 
-    /// The outcome, and whether it was predicted.
-    pub fn in_words(&self, language: Language) -> String {
-        let outcome = self.outcome.shown().1.say(language);
+    /// The outcome, and then whether it was predicted; a sale that held says nothing of that.
+    pub fn in_words(&self, language: Language) -> Vec<&'static str> {
         let predicted = match (self.kept_promise, self.shows(Harm::Holds)) {
-            (true, true) => Words::new("", ""),
-            (true, false) => Words::new(", as predicted", "，符合预期"),
-            (false, _) => Words::new(": PROMISE BROKEN", "：不符合预期"),
+            (true, true) => None,
+            (true, false) => Some("predicted"),
+            (false, _) => Some("not-predicted"),
         };
-        format!("{outcome}{}", predicted.say(language))
+        let keys = [self.outcome.shown().1].into_iter().chain(predicted);
+        keys.map(|key| texts::item("verdict", "Outcomes", key, language)).collect()
     }
 }
 

@@ -62,7 +62,6 @@ impl Protocol for AdvisoryLock {
         // Postgres keeps the queue. It waits for a millisecond at least: zero would be for ever.
         let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
         let values = (&*claim.name, millis(left).to_string());
-        //= CURE it belongs to the transaction: no lease to outlast, and it dies with its holder
         match transaction.run(LOCK, values).await {
             Err(error) if state(&error).as_deref() == Some(LOCK_NOT_AVAILABLE) => {
                 transaction.rollback().await?;
@@ -82,7 +81,6 @@ impl Protocol for AdvisoryLock {
             transaction.rollback().await?;
             return Ok(Released::NotHeld);
         }
-        //= CURE commit and unlock are one step: nobody comes in before the work can be seen
         transaction.commit().await?;
         Ok(Released::Freed)
     }

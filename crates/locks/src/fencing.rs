@@ -43,7 +43,6 @@ impl<C> Resource<C> {
 impl RedisResource {
     pub async fn write(&self, key: &str, fencing: u64, value: &str) -> Answer<Write> {
         let call = WRITE.on(&[key]).arg(fencing).arg(value);
-        //= CURE the resource compares the number and writes in one step: an older holder is refused
         let (applied, newest) = self.0.ask(&call).await?;
         Ok(if applied { Write::Applied } else { Write::Refused { newest } })
     }

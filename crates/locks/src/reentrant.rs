@@ -92,6 +92,7 @@ impl Protocol for ReentrantLock {
 
     async fn renew(&self, claim: &Claim<Count>) -> Answer<bool> {
         let call = RENEW.on(&[&claim.name]).arg(&*self.owner).arg(&*claim.token);
+        //= CURE the lease begins anew, if the lock is still the owner's
         self.line.ask(&call.arg(millis(self.lease.time))).await
     }
 

@@ -1,4 +1,4 @@
-//! The text of every lock, for pages that quote the lines which decide.
+//! The texts of locks, for pages that quote the lines which decide.
 
 /// One file of a lock.
 #[derive(Debug, Clone, Copy)]
@@ -25,12 +25,11 @@ sources! {
     "setnx-getset": "setnx_getset.rs";
     "set-px-no-owner": "set_px_no_owner.rs";
     "token-lock": "token.rs", "scripts/token_release.lua";
-    "fenced-lock": "fencing.rs", "scripts/fenced_write.lua";
+    "fenced-lock": "fencing.rs";
     "reentrant-lock": "reentrant.rs", "watchdog.rs", "waiting.rs", "scripts/reentrant_acquire.lua",
         "scripts/reentrant_release.lua";
     "multi-lock": "multi.rs", "nodes.rs";
     "redlock": "redlock.rs", "nodes.rs";
-    "advisory-lock": "advisory.rs";
     "db-lock-table": "table.rs";
     "zookeeper-lock": "zookeeper.rs", "queue.rs";
 }

@@ -4,6 +4,7 @@
 import { number } from '../format.js';
 import { h } from '../ui.js';
 import { byInterest, marked } from './marked.js';
+import { causes, outcome, tone } from './race.js';
 import { t } from './words.js';
 
 const ms = (n) => t('ms', { n: number(n ?? 0, { maximumFractionDigits: 1 }) });
@@ -20,9 +21,19 @@ function collision({ place, buyers, at_ms: at, a, b }) {
     h('ol', {}, column(buyers[0], a), column(buyers[1], b)));
 }
 
+/**
+ * A strategy's marks: what made a run of it (of the demonstration `show`, if there is one) end as
+ * it did, then the rest by interest.
+ */
+export function byCause(strategy, show, run) {
+  const { kind, tone: mood } = outcome(run);
+  return [...new Set([...causes(strategy, show, kind), ...byInterest(strategy.marks, mood !== 'good')])];
+}
+
 /** `onSource()` opens the whole source. */
-export function cause(strategy, verdict, broken, onSource) {
-  const marks = byInterest(strategy.marks, broken);
+export function cause(strategy, show, lane, onSource) {
+  const { oversold, duplicates, verdict } = lane, broken = tone(lane) !== 'good';
+  const marks = byCause(strategy, show, { ...verdict, oversold, duplicates });
   return h('div', { class: 'cause' },
     broken && verdict?.collision ? collision(verdict.collision) : null,
     ...marks.slice(0, 2).map((mark, index) => marked(mark, `${strategy.title} ${index + 1}`)),

@@ -7,7 +7,7 @@ import { call } from '../api.js';
 import { number } from '../format.js';
 import { $, h, text, toast } from '../ui.js';
 import { failed, frame, refusal, workedAgain } from './frame.js';
-import { lessonCards } from './lessons.js';
+import { address, lessonCards } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { badges } from './promise.js';
 import RACES from './races.js';
@@ -22,12 +22,13 @@ const setup = fromQuery(location.search), wanted = new URLSearchParams(location.
 const toLessons = location.hash === '#lessons';
 let strategies = [], shared = [], running = null, runner = null, underway = null, rows = unpack(/^#r=([\w-]+)$/.exec(location.hash)?.[1] ?? '');
 let runs = Math.max(0, ...rows.map(({ run }) => run ?? 0));
-let reading = null, toRead = [];
+let reading = null, toRead = [], toExplain = null; // the last: the row of a run
 /** The lines and words of a strategy, below the races: fetched when somebody comes near. */
 function readThese(...ids) {
   ids = ids.filter((id) => id !== OWN); // of that one there is nothing to read
   if (!ids.length) return;
   toRead = ids;
+  toExplain = null;
   text($('#h-reader'), named(ids[0])?.title ?? ''); // a heading is never empty, also while its words are still to come
   if (reading) readNow();
 }
@@ -37,15 +38,16 @@ function readNow() {
     read.know(strategies);
     return read;
   });
-  return reading.then((read) => read.open(...toRead), () => { reading = null; });
+  return reading.then((read) => read.open(toRead, toExplain), () => { reading = null; });
 }
 const near = new IntersectionObserver((seen) => { if (seen.some(({ isIntersecting }) => isIntersecting)) { near.disconnect(); readNow(); } }, { rootMargin: '100px' });
 /** The visitor's own server, as a strategy; it runs only for a browser on its machine. */
 const own = { id: OWN, title: t('lab.server.title'), available: { ok: isHere(location.hostname) } };
 const named = (key) => (key === OWN ? own : strategies.find(({ id }) => id === laneParts(key)[0]));
 const able = (keys) => keys.filter((key) => named(key) && named(key).available?.ok !== false && (key !== OWN || setup.server));
-async function readIn(id) {
+async function readIn(id, result = null) {
   readThese(id);
+  toExplain = result;
   await readNow();
   $('#reader').scrollIntoView();
   $('#h-reader').focus({ preventScroll: true });
@@ -114,7 +116,7 @@ function picker(strategy) {
     h('div', { class: 'promises', id: `about-${id}` },
       h('span', { class: 'on' }, h('small', {}, t('lab.one_node')), ' ', ...badgesOf(strategy.promise)),
       h('span', { class: 'on' }, h('small', {}, t('lab.nodes_many')), ' ', ...badgesOf(strategy.promise?.across_nodes)),
-      runs ? null : h('p', { class: 'why' }, t('lab.unavailable', { why: available.why ?? '' }))));
+      runs ? null : h('p', { class: 'why' }, t('lab.unavailable', { why: available.why ?? '' }), ' ', strategy.needs?.includes('zookeeper') ? h('a', { href: address({ id: 'b11' }) }, t('lab.recorded')) : null)));
 }
 
 const isChosen = (id) => setup.strategies.some((key) => laneParts(key)[0] === id);

@@ -10,7 +10,7 @@ import { failed, frame, refusal, workedAgain } from './frame.js';
 import { lessonStrip } from './lessons.js';
 import { optionInput, optionName, valueOf } from './options.js';
 import { colours, stage } from './stage.js';
-import { dwellMs, firstOverlap, keyed, lease, meaning, moment, prices, timeline, within } from './timeline.js';
+import { dwellMs, isOverlap, keyed, lasts, lease, meaning, moment, prices, timeline, violation, within } from './timeline.js';
 import { inWords, t } from './theatre-words.js';
 
 const ID = location.pathname.split('/').at(-1).replace(/\.html$/, '');
@@ -54,12 +54,13 @@ function show(to, { quiet = false } = {}) {
   history.replaceState(null, '', `${location.pathname}${location.search}#${step + 1}`);
 }
 
-/** The step as a screen reader says it: everything that the eye gets from the stage. */
-function spoken({ event, overlap, believers }) {
+/** The step as a screen reader says it; lease and keys are read where they stand. */
+function spoken({ event, act, overlap, breaks, believers }) {
   const { command, reply } = event.detail ?? {};
   return [
     t('lesson.step_of', { n: step + 1, all: line.last + 1 }), event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor),
-    command, reply == null ? null : t('lesson.replied', { reply }), event.say, overlap ? t('lesson.two', { names: listed(believers) }) : null,
+    command, reply == null ? null : t('lesson.replied', { reply }), event.staged ? t('lesson.staged') : null, event.say,
+    overlap ? t('lesson.two', { names: listed(believers) }) : breaks ? verdictWords(act.verdict) : null,
   ].filter(Boolean).map((one) => (/[.!?。！？]$/.test(one) ? one : `${one}.`)).join(' ');
 }
 
@@ -69,7 +70,7 @@ function showLease() {
   $('#lease').hidden = !left;
   if (!left) return;
   const name = nameOf(left.owner);
-  text($('#lease-words'), left.ttl == null ? t('lesson.lease_ever', { name }) : t('lesson.lease', { name, ms: number(left.ttl) }));
+  text($('#lease-words'), left.left > 0 ? t('lesson.lease', { name, ms: number(left.left) }) : t(`lesson.lease_${left.left}`, { name }));
   const bar = $('#lease i');
   bar.className = paint(left.owner);
   bar.style.width = `${Math.round(left.part * 100)}%`;
@@ -83,12 +84,17 @@ function showHolders({ believers, overlap }) {
   $('#which-line').hidden = $('#marks-box').hidden;
 }
 
+function lasting(key) {
+  const left = lasts(key.name, key);
+  return left == null ? '–' : typeof left === 'number' ? t('ms', { n: number(left) }) : t(`lesson.lasts_${left}`);
+}
+
 function showKeys({ keys }) {
   $('#keys').replaceChildren(...keys.map((key) => h('tr', { class: key.changed ? 'changed' : '' },
     h('th', { scope: 'row' }, h('code', {}, t(`lesson.keyed.${key.name}`, { name: key.name }, 'lab.option_other'))),
     h('td', {}, key.value == null ? h('span', { class: 'muted' }, t('lesson.no_value')) : h('code', {}, String(key.value))),
     h('td', {}, key.owner == null ? '–' : nameOf(key.owner)),
-    h('td', { class: 'num' }, key.value == null ? '–' : key.ttl_ms == null || key.ttl_ms < 0 ? t('lesson.for_ever') : t('ms', { n: number(key.ttl_ms) })))));
+    h('td', { class: 'num' }, lasting(key)))));
   $('#keys-none').hidden = keys.length > 0;
   $('#keys-table').hidden = keys.length === 0;
 }
@@ -197,14 +203,15 @@ function perform(play) {
     h('th', { scope: 'row' }, act.title), h('td', { class: act.verdict?.broken ? 'bad' : '' }, t(act.verdict?.broken ? 'lesson.mark_broken' : 'lesson.mark_held')),
     h('td', {}, [...sent.map(([to, n]) => t('lesson.sent', { n, to: nameOf(to) })), t('ms', { n: number(ms) })].join(' · ')), h('td', {}, '–'))));
   text($('#measured-how'), '');
+  if (!$('#measure').checkVisibility()) price(); // an export: the figures are in a file
   $('#acts').replaceChildren(...line.acts.map((act, index) => {
-    const meeting = firstOverlap(line, index);
+    const breaks = violation(line, index);
     return h('li', {}, h('button', { type: 'button', class: `act ${act.kind}`, onclick: () => seek(act.first) },
       h('small', {}, `${index + 1} · ${t(`lesson.kind.${act.kind}`)}`), h('span', { class: 'act-title' }, act.title),
       act.verdict ? h('em', { class: act.verdict.broken ? 'bad' : 'ok' }, t(act.verdict.broken ? 'lesson.mark_broken' : 'lesson.mark_held')) : null),
-      meeting === null ? null : h('button', { type: 'button', class: 'button small quiet', onclick: () => seek(meeting) }, t('lesson.to_overlap')));
+      breaks === null ? null : h('button', { type: 'button', class: 'button small quiet', onclick: () => seek(breaks) }, t(isOverlap(line.events[breaks]) ? 'lesson.to_overlap' : 'lesson.to_violation')));
   }));
-  $('#rows').replaceChildren(...line.events.map((event, index) => h('tr', { class: event.overlap ? 'overlap' : '', 'data-step': index },
+  $('#rows').replaceChildren(...line.events.map((event, index) => h('tr', { class: event.overlap || moment(line, index).breaks ? 'overlap' : '', 'data-step': index },
     h('td', {}, h('a', { class: 'button small', 'aria-label': t('lesson.go_to', { n: index + 1 }), href: `${location.search}#${index + 1}` }, String(index + 1))),
     h('td', {}, event.to ? t('lesson.from_to', { from: nameOf(event.actor), to: nameOf(event.to) }) : nameOf(event.actor)),
     h('td', {}, h('code', {}, event.detail?.command ?? '–'), event.detail?.reply == null ? null : h('code', { class: 'reply' }, ` → ${event.detail.reply}`)),
@@ -214,6 +221,8 @@ function perform(play) {
   text($('#outcome'), play.verdict?.why ? t('lesson.outcome', { why: play.verdict.why }) : '');
   show(Number(/^#(\d+)$/.exec(location.hash)?.[1] ?? 1) - 1, { quiet: true });
 }
+
+const price = () => import('./lesson-price.js').then(({ measure }) => measure(line), () => {});
 
 async function run() {
   playing(false);
@@ -290,7 +299,7 @@ async function load() {
 
 frame();
 $('#recording').addEventListener('click', () => { $('#unplayed').hidden = true; run(); });
-$('#measure').addEventListener('click', () => import('./lesson-price.js').then(({ measure }) => measure(line), () => {}));
+$('#measure').addEventListener('click', price);
 $('#which-line').addEventListener('click', () => { $('#marks-box').scrollIntoView(); $('#h-marks').focus({ preventScroll: true }); });
 $('#first').addEventListener('click', () => seek(0));
 $('#back').addEventListener('click', () => seek(step - 1));

@@ -4,7 +4,7 @@ import { $, h } from '../ui.js';
 import { t } from './words.js';
 
 /** As the page's own link to the theatre has it, which in an export is another. */
-const address = ({ id }) => $('.rooms [data-room="lesson"]').getAttribute('href').replace('b01', encodeURIComponent(id));
+export const address = ({ id }) => $('.rooms [data-room="lesson"]').getAttribute('href').replace('b01', encodeURIComponent(id));
 
 export const lessonCards = (lessons) => lessons.map((one) => h('li', { class: 'lesson-card' },
   h('span', { class: 'nr' }, String(one.number)), h('h3', {}, h('a', { href: address(one) }, one.title)), h('p', {}, one.failure), one.available?.ok === false ? h('p', { class: 'why' }, t('lab.unavailable', { why: one.available.why ?? '' })) : null));

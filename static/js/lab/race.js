@@ -51,6 +51,17 @@ export function outcome({ sold, stock, oversold, duplicates, lost, broken, under
   return { kind, n, tone: n === 0 ? 'good' : ['undersold', 'nothing'].includes(kind) ? 'warn' : 'bad' };
 }
 
+const SHOWN = { oversold: 'oversells', duplicates: 'duplicates', lost: 'loses', undersold: 'undersells' };
+
+/**
+ * The marks of what did it: that of the demonstration which was run, or else those of all that show
+ * an outcome of this kind.
+ */
+export function causes({ marks = [], demonstrations = [] }, show, kind) {
+  const shown = show ? [show] : demonstrations.filter(({ shows }) => shows && shows === SHOWN[kind]);
+  return shown.map(({ mark }) => marks[mark]).filter(Boolean);
+}
+
 /**
  * good, bad, warn, or nothing yet. Selling too much is bad at once; selling too little shows only
  * in the end.

@@ -2,6 +2,7 @@
 // marked in which they differ.
 
 import { $, h, text } from '../ui.js';
+import { byCause } from './cause.js';
 import { codeView } from './code.js';
 import { changed } from './diff.js';
 import { byInterest, marked } from './marked.js';
@@ -14,7 +15,7 @@ const said = (words) => words.replace(/="([a-z ]+)"/gi, (_, value) => `="${t(`la
 
 /** `onShow(strategy, demonstration)` is told what somebody wants to see happen. */
 export function reader(root, { familyName, onShow }) {
-  let strategies = [], shown = null, beside = '';
+  let strategies = [], shown = null, beside = '', ran = null;
   const pick = $('#read-which', root), other = $('#read-beside', root);
   const named = (id) => strategies.find((one) => one.id === id);
   const choices = (none) => [...(none ? [h('option', { value: '' }, none)] : []), ...strategies.map((one) => h('option', { value: one.id }, one.title))];
@@ -27,7 +28,9 @@ export function reader(root, { familyName, onShow }) {
     text($('#h-reader', root), one.title);
     text($('#read-family', root), [t('lab.number', { n: one.number }), one.family ? familyName(one.family) : ''].filter(Boolean).join(' · '));
     text($('#read-lead', root), one.lead ?? '');
-    $('#read-marks', root).replaceChildren(...byInterest(one.marks).map((mark, index) => marked(mark, String(index + 1))));
+    const demonstration = one.demonstrations?.find(({ id }) => id && id === ran?.demonstration);
+    const marks = ran ? byCause(one, demonstration, ran) : byInterest(one.marks);
+    $('#read-marks', root).replaceChildren(...marks.map((mark, index) => marked(mark, String(index + 1))));
     $('#read-words', root).replaceChildren(...PARTS.filter((part) => one[part]).map((part) => h('div', { class: part }, h('dt', {}, t(`lab.part.${part}`)), h('dd', {}, said(one[part])))));
     const shows = (one.available?.ok === false ? [] : one.demonstrations ?? []).map((show) => h('li', {}, h('p', {}, show.teaches),
       h('button', { class: 'button small', type: 'button', 'aria-label': t('lab.show_of', { what: show.teaches }), onclick: () => onShow(one, show) }, t('lab.show'))));
@@ -40,7 +43,7 @@ export function reader(root, { familyName, onShow }) {
     $('#read-marked', root).hidden = !two;
   }
 
-  pick.addEventListener('change', () => { shown = pick.value; show(); });
+  pick.addEventListener('change', () => { shown = pick.value; ran = null; show(); });
   other.addEventListener('change', () => { beside = other.value; show(); });
   return {
     know(list) {
@@ -48,9 +51,11 @@ export function reader(root, { familyName, onShow }) {
       pick.replaceChildren(...choices());
       other.replaceChildren(...choices(t('lab.beside_none')));
     },
-    open(id, besides) {
+    /** `result` is the row of a run whose cause is to come first. */
+    open([id, besides], result) {
       if (besides) beside = besides;
       shown = id;
+      ran = result;
       show();
     },
   };

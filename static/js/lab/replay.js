@@ -25,8 +25,8 @@
    * The arena of a lane is named after it, so nothing has to be remembered: a page that is loaded
    * again goes on.
    */
-  function arena({ strategy, stock, nodes }) {
-    return answer(201, { arena_id: [document.body.dataset.room, strategy, stock, nodes].join('-') });
+  function arena({ strategy, stock, nodes, options = {} }) {
+    return answer(201, { arena_id: [document.body.dataset.room, strategy, stock, nodes, ...Object.keys(options).sort()].join('-') });
   }
 
   globalThis.fetch = async (path, { method = 'GET', body, signal } = {}) => {

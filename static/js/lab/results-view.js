@@ -20,7 +20,7 @@ const showOf = (one) => (one.demonstration ? nameOf(one.strategy)?.demonstration
 
 /**
  * `standing` are the arenas that still exist: only of those can the server make a report.
- * `onSource(id)` shows a strategy's lines.
+ * `onSource(id, row)` shows a strategy's lines, first those that explain the row.
  */
 export function showResults(rows, named, standing, onSource) {
   shown = rows;
@@ -60,7 +60,7 @@ function bars(name, rows, value, tone, words = (one) => fixed(value(one)), limit
       if (mark) mark.style.left = `${(limit(one) / most) * 100}%`;
       const bad = ['bad', 'warn'].includes(tone(one)) && one.strategy !== OWN;
       return h('li', { class: tone(one) }, h('span', { class: 'what' }, title(one), one.nodes > 1 ? h('small', {}, ` ×${one.nodes}`) : null),
-        h('span', { class: 'num' }, bad ? h('button', { type: 'button', class: 'read', 'aria-label': `${words(one)}. ${t('lab.why_of', { title: title(one) })}`, onclick: () => readIn(one.strategy) }, words(one)) : words(one)), h('span', { class: 'bar', 'aria-hidden': 'true' }, fill, mark));
+        h('span', { class: 'num' }, bad ? h('button', { type: 'button', class: 'read', 'aria-label': `${words(one)}. ${t('lab.why_of', { title: title(one) })}`, onclick: () => readIn(one.strategy, one) }, words(one)) : words(one)), h('span', { class: 'bar', 'aria-hidden': 'true' }, fill, mark));
     })));
 }
 
@@ -74,7 +74,8 @@ $('#csv').addEventListener('click', () => save('flash-sale-lab.csv', 'text/csv',
 $('#json').addEventListener('click', () => save('flash-sale-lab.json', 'application/json', json(shown)));
 $('#report').addEventListener('click', async () => {
   try {
-    const response = await fetch(inWords(`/api/v1/lab/report?arenas=${reported.map(encodeURIComponent).join(',')}`), { signal: AbortSignal.timeout(30_000) });
+    const ids = (arenas) => arenas.map(encodeURIComponent).join(','), alone = shown.filter(({ arena, fair }) => fair && reported.includes(arena));
+    const response = await fetch(inWords(`/api/v1/lab/report?arenas=${ids(reported)}&alone=${ids(alone.map(({ arena }) => arena))}`), { signal: AbortSignal.timeout(30_000) });
     if (!response.ok) throw await problemOf(response);
     save('flash-sale-lab.html', 'text/html', await response.text());
   } catch (problem) {

@@ -2,7 +2,7 @@
 // thick while its actor thinks it holds the lock; a bar under a server is what is left of the
 // lease, in its owner's colour. For the eye only: the table below says the same.
 
-import { arrow, firstOfOverlap, isOverlap, lease, meaning, shortened } from './timeline.js';
+import { actAt, arrow, isOverlap, lease, meaning, shortened, violation } from './timeline.js';
 import { t } from './theatre-words.js';
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -40,8 +40,10 @@ export function stage(root, line, onSeek, { nameOf, listed }) {
     ruler.remove();
     const at = (index) => column * (index + 0.5), fits = Math.floor((wide - em) / letter);
     let y = em * 0.6;
+    const violations = line.acts.map((_, number) => violation(line, number));
     rows = line.events.map((event, step) => {
-      const group = svg('g', { class: `row${isOverlap(event) ? ' overlap' : ''}` });
+      const breaks = violations.includes(step);
+      const group = svg('g', { class: `row${breaks || isOverlap(event) ? ' overlap' : ''}` });
       const act = line.acts.find(({ first }) => first === step);
       if (act) {
         const label = svg('text', { x: em * 0.7, y: y + em * 1.5, class: 'curtain' });
@@ -49,7 +51,7 @@ export function stage(root, line, onSeek, { nameOf, listed }) {
         group.append(svg('rect', { x: 0, y: y + em * 0.3, width: wide, height: em * 1.8, class: 'curtain-back' }), label);
         y += em * 2.2;
       }
-      const top = y, extra = firstOfOverlap(line, step) ? em * 1.7 : 0;
+      const top = y, extra = breaks ? em * 1.7 : 0;
       group.append(svg('rect', { x: 0, y: top, width: wide, height: row + extra, class: 'back' }));
       for (const [index, { id }] of line.actors.entries()) {
         const holds = (event.believers ?? []).includes(id), thick = holds ? em * 0.7 : 2;
@@ -57,7 +59,8 @@ export function stage(root, line, onSeek, { nameOf, listed }) {
       }
       if (extra) {
         const words = svg('text', { x: wide / 2, y: top + em * 1.2, class: 'violation', 'text-anchor': 'middle' });
-        words.textContent = shortened(`✕ ${t('lesson.two', { names: listed(event.believers) })}`, fits * 0.8);
+        const what = isOverlap(event) ? t('lesson.two', { names: listed(event.believers) }) : line.acts[actAt(line, step)].verdict.why;
+        words.textContent = shortened(`✕ ${what}`, fits * 0.8);
         group.append(words);
       }
       const base = top + extra, sent = arrow(line, event), from = Math.max(0, line.actors.findIndex(({ id }) => id === event.actor));

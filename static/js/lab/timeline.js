@@ -38,16 +38,23 @@ export function moment(line, step) {
     name, ...(state ?? { value: null, ttl_ms: null, owner: null }),
     changed: (state?.value ?? null) !== (before[name]?.value ?? null) || (state?.owner ?? null) !== (before[name]?.owner ?? null),
   }));
-  return { event, act: line.acts[act], number: act, keys, believers: event.believers ?? [], overlap: isOverlap(event), ends: step === line.acts[act].last };
+  return { event, act: line.acts[act], number: act, keys, believers: event.believers ?? [], overlap: isOverlap(event), breaks: step === violation(line, act), ends: step === line.acts[act].last };
 }
 
 export const isOverlap = (event) => event.overlap === true;
 
-/** The first moment of an act in which two hold the lock; null if there is none. */
-export function firstOverlap(line, number) {
-  const { first, last } = line.acts[number];
+/**
+ * The step at which an act breaks what the lock promises: where a second one comes in; else, if it
+ * was broken, the last one but for an unlock. null if it held.
+ */
+export function violation(line, number) {
+  const { first, last, verdict } = line.acts[number];
   for (let step = first; step <= last; step++) if (isOverlap(line.events[step])) return step;
-  return null;
+  if (!verdict?.broken) return null;
+  const unlocks = (step) => lockOf(line.events[step - 1]) && !lockOf(line.events[step]);
+  let step = last;
+  while (step > first && unlocks(step)) step -= 1;
+  return step;
 }
 
 /** How long a step stands while playing: time to read what is said about it. */
@@ -63,9 +70,6 @@ export function arrow(line, event) {
   return from < 0 || to < 0 || from === to ? null : [from, to];
 }
 
-/** Whether a step is the one at which a second holder comes in. */
-export const firstOfOverlap = (line, step) => isOverlap(line.events[step]) && (step === line.acts[actAt(line, step)].first || !isOverlap(line.events[step - 1]));
-
 /**
  * The key that is the lock, if there is one; of several servers each has its own (`redis-2
  * lock:phone`).
@@ -73,20 +77,33 @@ export const firstOfOverlap = (line, step) => isOverlap(line.events[step]) && (s
 function lockOf(event, server) {
   const own = Object.entries(event.key_state ?? {}).filter(([name]) => !/^\S+ .*lock/.test(name) || !server || name.startsWith(`${server} `));
   const found = own.filter(([name, state]) => /lock/.test(name) && !/fence|freed/.test(name) && state?.value != null && state.owner);
-  return found.find(([, { ttl_ms: ttl }]) => ttl > 0) ?? found[0] ?? null;
+  const place = ([name]) => Number(/\d+$/.exec(name)?.[0] ?? 0); // of a node in ZooKeeper's queue
+  return found.find(([, { ttl_ms: ttl }]) => ttl > 0) ?? found.toSorted((one, other) => place(one) - place(other))[0] ?? null;
+}
+
+/**
+ * How long a key lasts: ms; 'ever'; 'session' (a node of ZooKeeper); 'value' (it says itself when
+ * it ends); null for a row.
+ */
+export function lasts(name, { value, ttl_ms: ttl }) {
+  if (value == null || !/lock/.test(name)) return null;
+  if (ttl != null && ttl >= 0) return ttl;
+  if (/^czxid /.test(value)) return 'session';
+  return /^\d{13}$/.test(value) ? 'value' : 'ever';
 }
 
 /**
  * What is left of the lease at a step, as a part of the most that its owner had in this act:
- * {owner, part, ttl}, or null.
+ * {owner, part, left: as of `lasts`}, or null.
  */
 export function lease(line, step, server) {
   const [name, state] = lockOf(line.events[step], server) ?? [];
-  if (!state) return null;
-  if (!(state.ttl_ms > 0)) return { owner: state.owner, part: 1, ttl: null };
+  const left = state && lasts(name, state);
+  if (!state || left === 'value') return null;
+  if (!(left > 0)) return { owner: state.owner, part: 1, left };
   const { first } = line.acts[actAt(line, step)];
   const had = line.events.slice(first, step + 1).map((event) => event.key_state?.[name]).filter((one) => one?.owner === state.owner && one.ttl_ms > 0);
-  return { owner: state.owner, part: state.ttl_ms / Math.max(...had.map((one) => one.ttl_ms)), ttl: state.ttl_ms };
+  return { owner: state.owner, part: left / Math.max(...had.map((one) => one.ttl_ms)), left };
 }
 
 /**
@@ -98,9 +115,12 @@ export function meaning(event, nameOf, t) {
   if (reply == null) return null;
   if (heard === false) return reply; // whatever it says, nobody was told
   const state = event.key_state ?? {}, stock = state['phones in stock']?.value, orders = state.orders?.value;
-  if (/^SELECT stock/i.test(command) && stock != null && /row/.test(reply)) return t('lesson.means.stock', { n: stock });
+  const [, read] = /^stock → (-?\d+)$/.exec(reply) ?? [];
+  if (read != null) return t('lesson.means.stock', { n: read });
   if (/^(?:WITH|UPDATE|INSERT)\b/i.test(command)) {
     if (/^(?:0|no) row/.test(reply)) return t('lesson.means.refused');
+    const other = [['lab.fenced', 'phone'], ['play_refunds', 'refunds']].find(([table]) => command.includes(table))?.[1];
+    if (other) return state[other] ? `${t(`lesson.keyed.${other}`)} → ${state[other].value}` : reply;
     if (/row/.test(reply) && stock != null) return t('lesson.means.wrote', { stock, orders: orders ?? '–' });
   }
   const [, name] = /^(?:SET|SETNX) (\S+)/.exec(command) ?? [], owner = name && (state[name] ?? state[`${event.to} ${name}`])?.owner;

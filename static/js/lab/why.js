@@ -23,12 +23,12 @@ function show(focus = false) {
   $('#main').dataset.scene = scene;
   $('#stopped').hidden = scene !== 'stopped';
   $('#fixed').hidden = !['fixed', 'again', 'doors'].includes(scene);
-  $('#shops').hidden = $('#crowd').hidden = ['stopped', 'fixed'].includes(scene);
-  $('#right').hidden = ['again', 'doors'].includes(scene);
+  $('#shops').hidden = $('#crowd').hidden = ['stopped', 'fixed', 'doors'].includes(scene);
+  $('#right').hidden = scene === 'again';
   $('#doors').hidden = scene !== 'doors';
   $('#picture').hidden = scene !== 'raced' || racing;
   if (scene === 'doors' && sale) join().catch(() => {}); // without a server, no code
-  text($('#h-left'), t(['again', 'doors'].includes(scene) ? 'why.fixed_title' : 'why.left'));
+  text($('#h-left'), t(scene === 'again' ? 'why.fixed_title' : 'why.left'));
   text($('#go'), t(racing ? 'why.racing' : scene === 'stopped' && moment < MOMENTS.length - 1 ? 'why.step' : GO[scene]));
   $('#go').setAttribute('aria-disabled', String(racing));
   if (scene === 'stopped') stopped(moment);
@@ -85,6 +85,7 @@ async function go(by = 1) {
   const before = at, { scene } = before;
   if (scene === 'doors' && by > 0) return reset();
   at = walk(at, by);
+  if (at.scene === 'start') return reset();
   try {
     if (scene === 'start' && at.scene === 'raced') {
       const verdicts = await sell([[BROKEN, left], [CURED, right]]);
@@ -141,12 +142,12 @@ async function join() {
 }
 
 function key(event) {
-  if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || event.target.matches('input')) return;
+  const { target } = event, by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (by && target.matches('input') && target.value !== (by > 0 ? target.max : target.min)) return; // the scrubber's own, up to its end
   if (event.key.toLowerCase() === 's') return source();
-  if ($('#lines').open) return;
-  if (event.key === 'ArrowRight') go(1);
-  else if (event.key === 'ArrowLeft') go(-1);
-  else return;
+  if (!by || $('#lines').open) return;
+  go(by);
   event.preventDefault();
 }
 

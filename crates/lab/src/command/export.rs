@@ -275,9 +275,7 @@ mod tests {
         let text = include_str!("../../../../static/js/lab/races.js");
         let heats = heats(&[source("js/lab/races.js", text)]).expect("races");
         let lanes = heats.iter().flat_map(|(page, lanes)| {
-            lanes.iter().map(move |Trial { wanted, .. }| {
-                (page, &wanted.strategy, wanted.stock, wanted.nodes)
-            })
+            lanes.iter().map(move |Trial { wanted, .. }| Recorder::arena_of(page, wanted))
         });
         let lanes: Vec<_> = lanes.collect();
         let names: std::collections::HashSet<_> = lanes.iter().collect();

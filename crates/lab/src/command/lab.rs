@@ -291,6 +291,7 @@ async fn run_all(lanes: Vec<Lane>, lab: &Lab, language: Language) -> Result<Vec<
                 verdict,
                 options: lane.trial.wanted.definition()?.options.0,
                 storm: Some(lane.trial.storm),
+                alone: true,
             }),
             Err(LabError::StrategyUnavailable(why)) => Err(why.say(language).to_owned()),
             Err(error @ LabError::Invalid { .. }) => Err(error.to_string()),

@@ -74,6 +74,15 @@ impl Recorder {
         Self(routes(state).split_for_parts().0)
     }
 
+    /// The name of a lane's arena on this page, as replay.js has it.
+    pub fn arena_of(page: &str, lane: &Wanted) -> String {
+        let Wanted { strategy, stock, nodes, options, .. } = lane;
+        // The pages do not send `work_ms` as an option.
+        let options = options.keys().filter(|name| *name != "work_ms");
+        let options: String = options.map(|name| format!("-{name}")).collect();
+        format!("{page}-{strategy}-{stock}-{}{options}", nodes.unwrap_or(1))
+    }
+
     /// The answer in each language.
     pub async fn answers(&self, method: &str, path: &str) -> Result<Vec<File>, String> {
         let mut files = Vec::new();
@@ -92,8 +101,7 @@ impl Recorder {
         let arena = format!("arenas/{}", made["arena_id"].as_str().unwrap_or_default());
         let told = self.storm(&arena, &lane.storm).await;
         self.ask("DELETE", &arena, String::new()).await?;
-        let Wanted { strategy, stock, nodes, .. } = &lane.wanted;
-        let name = format!("arenas/{page}-{strategy}-{stock}-{}/events", nodes.unwrap_or(1));
+        let name = format!("arenas/{}/events", Self::arena_of(page, &lane.wanted));
         let file = |(language, told): (_, Value)| {
             (format!("data/{language}/{name}.json"), told.to_string().into_bytes())
         };

@@ -247,6 +247,9 @@ pub async fn verdict(
 pub struct ReportParams {
     /// Ids of arenas, with commas in between; the report shows them in this order.
     arenas: String,
+    /// Those of them that ran while no other did: speeds are shown of these, unless buyers were
+    /// forced to meet.
+    alone: Option<String>,
     /// The language of all texts; otherwise Accept-Language says, otherwise it is English.
     #[param(inline)]
     lang: Option<Language>,
@@ -265,10 +268,11 @@ pub async fn report(
     Params(asked): Params<ReportParams>,
 ) -> Result<Response, Problem> {
     let language = asked.lang.unwrap_or_else(|| accepted(&headers));
-    let ids: Vec<String> = asked.arenas.split(',').map(|id| id.trim().to_owned()).collect();
+    let split = |ids: &str| ids.split(',').map(|id| id.trim().to_owned()).collect::<Vec<_>>();
+    let (ids, alone) = (split(&asked.arenas), split(&asked.alone.unwrap_or_default()));
     if ids.len() as u64 > MOST_ARENAS {
         return Err(Problem::invalid(format!("arenas: must be at most {MOST_ARENAS}")));
     }
-    let page = page_of::of_arenas(&lab, &ids, language).await?;
+    let page = page_of::of_arenas(&lab, &ids, &alone, language).await?;
     Ok(([(CONTENT_SECURITY_POLICY, page_of::POLICY)], Html(page)).into_response())
 }

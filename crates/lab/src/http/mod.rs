@@ -20,7 +20,7 @@ pub use state::LabState;
 
 use axum::middleware::from_extractor_with_state;
 use local::NotRebound;
-use tower_http::compression::CompressionLayer;
+use tower_http::{CompressionLevel, compression::CompressionLayer};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// /api/v1/lab
@@ -42,7 +42,7 @@ pub fn routes<S: Clone + Send + Sync + 'static>(state: LabState) -> OpenApiRoute
         .routes(routes!(lessons::list))
         .routes(routes!(lessons::play))
         .routes(routes!(lessons::ids))
-        .layer(CompressionLayer::new())
+        .layer(CompressionLayer::new().quality(CompressionLevel::Best))
         .layer(from_extractor_with_state::<NotRebound, _>(state.clone()))
         .with_state(state)
 }

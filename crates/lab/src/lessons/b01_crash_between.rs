@@ -20,7 +20,7 @@ async fn for_ever(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("for-ever", ["alice", "bob"]).await?;
     dead_lock(stage, alice).await?;
     if stage.options().is("crash", "after") {
-        stage.until_gone(REDIS_NODE, LOCK).await?;
+        stage.expires(REDIS_NODE).await?;
     }
     let trying = bob.acquires(&lock(&bob, LONG, Repair::Never), ZERO);
     let _his = trying.rest("try").await??;
@@ -62,7 +62,7 @@ async fn only_expire(stage: &Stage) -> Result {
     hers.next("try").await?;
     let _his = his.rest("repair").await??;
     let _hers = hers.rest("repair-too").await??;
-    stage.until_gone(REDIS_NODE, LOCK).await?;
+    stage.expires(REDIS_NODE).await?;
     for client in [&bob, &carol] {
         let trying = client.acquires(&lock(client, LONG, Repair::Never), ZERO);
         let _one_of_them = trying.rest("try-again").await??;
@@ -74,7 +74,7 @@ async fn one_command(stage: &Stage) -> Result {
     let [alice, bob, carol] = stage.act("one-command", EVERYBODY).await?;
     let hers = alice.takes(&TokenLock::new(alice.line(), stage.lease()), "acquire").await?;
     alice.crashes(hers, "crash").await?;
-    stage.until_gone(REDIS_NODE, LOCK).await?;
+    stage.expires(REDIS_NODE).await?;
     let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try-again").await?;
     let _hers = carol.tries(&TokenLock::new(carol.line(), LONG), "try-again").await?;
     stage.ends(stage.overlap() || stage.is_stuck(REDIS_NODE).await?)

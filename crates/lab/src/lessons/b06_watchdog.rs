@@ -41,7 +41,7 @@ async fn one_error(stage: &Stage) -> Result {
     if breaks(stage) {
         alice.watchdog().fails("renew-fails").await?;
         let _ended = watchdog.end().await?;
-        stage.until_gone(REDIS_NODE, LOCK).await?;
+        stage.expires(REDIS_NODE).await?;
     } else {
         alice.watchdog().goes("renew").await?;
     }
@@ -62,7 +62,7 @@ async fn ends_first(stage: &Stage) -> Result {
         let _failed = unlocking.end().await?;
         // A watchdog that lived on would renew before the lease is over.
         tokio::select! {
-            gone = stage.until_gone(REDIS_NODE, LOCK) => gone?,
+            expired = stage.expires(REDIS_NODE) => expired?,
             Ok(_) = alice.watchdog().goes("renew-on") => {}
         }
     } else {
@@ -88,6 +88,7 @@ async fn is_told(stage: &Stage) -> Result {
     let [alice, bob] = stage.act("is-told", ["alice", "bob"]).await?;
     let lock = TokenLock::new(alice.line(), stage.lease()).renewed();
     let hers = alice.takes(&lock, "acquire").await?;
+    stage.plays("alice", "cut-off").await?;
     // Nobody answers the watchdog: its request stays in the gate.
     let is_told = tokio::select! {
         biased;
@@ -97,7 +98,7 @@ async fn is_told(stage: &Stage) -> Result {
     if is_told {
         alice.stops_believing();
         stage.happens("alice", "lost").await?;
-        stage.until_gone(REDIS_NODE, LOCK).await?;
+        stage.expires(REDIS_NODE).await?;
     }
     let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     stage.ends(stage.overlap())

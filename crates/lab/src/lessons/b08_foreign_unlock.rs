@@ -39,7 +39,7 @@ async fn owner_check(stage: &Stage) -> Result {
     let unlocking = alice.releases(hers);
     alice.stands().await?;
     stage.plays("alice", "pause").await?;
-    stage.until_gone(REDIS_NODE, LOCK).await?;
+    stage.expires(REDIS_NODE).await?;
     let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     let released = unlocking.rest("unlock").await??;
     let _carols = carol.tries(&TokenLock::new(carol.line(), LONG), "try").await?;

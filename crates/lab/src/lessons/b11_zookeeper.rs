@@ -1,8 +1,9 @@
 //! B11: ZooKeeper: the session is over while its holder sleeps; an orphan after a lost reply.
 
-use super::{prelude::*, zoo::*};
+use super::{prelude::*, proxy::Proxy, zoo::*};
 use locks::zookeeper::{ZooError, ZooSession};
 use locks::{LockError, wire::Reply};
+use tokio::time::Instant;
 
 pub async fn play(stage: Stage) -> Result {
     let zookeeper = stage.zookeeper().await?;
@@ -20,7 +21,7 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result {
     let token = |czxid: Option<u64>| czxid.filter(|_| act == "czxid");
     let proxy = proxy_to(zookeeper).await?;
     let (hers_zoo, her_lock) = lock(&alice, &proxy.address.to_string(), session);
-    let hers = alice.must_hold(alice.acquires(&her_lock, ZERO).rest("acquire").await?)?;
+    let hers = alice.must_hold(alice.acquires(&her_lock, ZERO).rest_named(queue).await?)?;
     let seen = stage.shop().read(&alice, "read-stock").await?;
     proxy.falls_silent();
     stage.plays("alice", "pause").await?;
@@ -32,7 +33,7 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result {
         proxy.mend();
     }
     let (his_zoo, his_lock) = lock(&bob, zookeeper, LONG_SESSION);
-    let his = bob.acquires(&his_lock, ZERO).rest("try").await??.held();
+    let his = bob.acquires(&his_lock, ZERO).rest_named(queue).await??.held();
     if let Some(his) = &his {
         let seen = stage.shop().read(&bob, "read-stock").await?;
         stage.shop().sells(&bob, seen, token(his.fencing()), "bob-sells").await?;
@@ -45,34 +46,26 @@ async fn long_pause(stage: &Stage, zookeeper: &str, act: &str) -> Result {
 /// The reply to a create is lost, and the client makes another node.
 async fn orphan(stage: &Stage, zookeeper: &str) -> Result {
     let [alice, bob] = opens(stage, "orphan").await?;
-    let (proxy, session) = behind_a_proxy(zookeeper).await?;
-    let path = stage.queue();
-    let command = format!("create -e -s {path}/lock-");
+    let proxy = proxy_to(zookeeper).await?;
+    let her_zoo = alice.zoo(&proxy.address.to_string(), LONG_SESSION);
+    let session = her_zoo.session(Instant::now()).await.map_err(LockError::from)?;
+    let enters = || alice.does(enter_carelessly(session.clone(), stage.queue()));
     if stage.options().is("reply", "lost") {
-        proxy.swallows_replies();
-        let creating = alice.does({
-            let (session, path) = (session.clone(), path.clone());
-            async move { enter_carelessly(&session, &path).await }
-        });
-        stage.until_queue_has(1).await?;
-        proxy.mend();
-        let Err(error) = creating.end().await? else {
+        let creating = enters();
+        loses_create(stage, &alice, &proxy).await?;
+        let Err(_) = creating.end().await? else {
             return Err(LessonError::NotAsWritten(CAME.to_owned()));
         };
-        let reply = format!("(error) {error}");
-        stage.happens("alice", "create-lost").to("zookeeper").with(&*command, reply).await?;
-        is_back(&session).await?;
+        is_back(&session.unwatched()).await?;
     }
-    //= FLAW The client makes another node: by nothing would it know the first one again.
-    let node = enter_carelessly(&session, &path).await.map_err(LockError::from)?;
-    stage.happens("alice", "create").to("zookeeper").with(command, &*node).await?;
-    session.delete(&node).await.map_err(LockError::from)?;
-    let delete = format!("delete {node}");
-    stage.happens("alice", "unlock").to("zookeeper").with(delete, "deleted").await?;
+    let node = enters().last("create").await?.map_err(LockError::from)?;
+    let leaving = session.clone();
+    let leaving = alice.does(async move { leaving.delete(&node).await });
+    leaving.last("unlock").await?.map_err(LockError::from)?;
     let (his_zoo, his_lock) = lock(&bob, zookeeper, LONG_SESSION);
-    let his = bob.acquires(&his_lock, ZERO).rest("try").await??.held();
+    let his = bob.acquires(&his_lock, ZERO).rest_named(queue).await??.held();
     stage.ends(his.is_none() && !stage.is_believed())?;
-    leave(stage, [alice, bob], (session, his), [his_zoo]).await
+    leave(stage, [alice, bob], (session, his), [her_zoo, his_zoo]).await
 }
 
 /// The same lost reply; the client looks for its GUID.
@@ -82,38 +75,60 @@ async fn guid(stage: &Stage, zookeeper: &str) -> Result {
     let (her_zoo, her_lock) = lock(&alice, &proxy.address.to_string(), LONG_SESSION);
     let taking = alice.acquires(&her_lock, LONG);
     if stage.options().is("reply", "lost") {
-        // She is connected, and about to send it.
-        alice.stands().await?;
-        proxy.swallows_replies();
-        let breaks = async {
-            stage.until_queue_has(1).await?;
-            proxy.mend();
-            Ok::<_, LessonError>(())
-        };
-        let (created, broken) = tokio::join!(alice.next().goes("create-lost"), breaks);
-        broken?;
-        if !matches!(created?, Reply::Error(_)) {
-            return Err(LessonError::NotAsWritten(CAME.to_owned()));
-        }
+        loses_create(stage, &alice, &proxy).await?;
     } else {
         alice.next().goes("create").await?;
     }
-    let hers = alice.must_hold(taking.rest("find").await?)?;
+    let hers = alice.must_hold(taking.rest_named(found).await?)?;
     let _ = alice.unlocks(hers, "unlock").await?;
     let (his_zoo, his_lock) = lock(&bob, zookeeper, LONG_SESSION);
-    let his = bob.acquires(&his_lock, ZERO).rest("try").await??.held();
+    let his = bob.acquires(&his_lock, ZERO).rest_named(queue).await??.held();
     stage.ends(his.is_none() && !stage.is_believed())?;
     leave(stage, [alice, bob], his, [her_zoo, his_zoo]).await
 }
 
+/// Her create gets through, and what comes back does not: it is there, and the connection breaks.
+async fn loses_create(stage: &Stage, alice: &Client, proxy: &Proxy) -> Result {
+    // She is connected, and about to send it.
+    alice.stands().await?;
+    proxy.swallows_replies();
+    let breaks = async {
+        stage.until_queue_has(1).await?;
+        proxy.mend();
+        Ok::<_, LessonError>(())
+    };
+    let (created, broken) = tokio::join!(alice.next().goes("create-lost"), breaks);
+    broken?;
+    match created? {
+        Reply::Error(_) => Ok(()),
+        _ => Err(LessonError::NotAsWritten(CAME.to_owned())),
+    }
+}
+
 const CAME: &str = "a reply came that was swallowed";
 
+/// What a request of the queue is called.
+fn queue(sent: &str) -> &'static str {
+    match sent.split(' ').next() {
+        Some("create") => "enter",
+        Some("sync") => "sync",
+        Some("ls") => "list",
+        Some("stat") => "first",
+        _ => "leave",
+    }
+}
+
+fn found(sent: &str) -> &'static str {
+    if sent.starts_with("ls") { "find" } else { queue(sent) }
+}
+
 /// The failing variant: a place in the queue without a name of one's own.
-async fn enter_carelessly(session: &ZooSession, path: &str) -> Result<String, ZooError> {
+async fn enter_carelessly(session: ZooSession, path: String) -> Result<String, ZooError> {
+    //= FLAW After a lost reply it makes another node: nothing tells it that the first is its own.
     session.create_ephemeral(&format!("{path}/lock-")).await
 }
 
-const ORPHAN: Mark = mark(file!(), "enter_carelessly(");
+const ORPHAN: Mark = mark(file!(), "create_ephemeral(");
 
 pub const LESSON: Lesson = Lesson {
     number: 11,

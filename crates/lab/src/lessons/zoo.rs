@@ -3,7 +3,7 @@
 use super::{prelude::*, proxy::Proxy};
 use locks::zookeeper::{ROOT, Zoo, ZooSession};
 use locks::{LockError, ZooKeeperLock};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2]> {
     let clients = stage.act(act, ["alice", "bob"]).await?;
@@ -39,14 +39,6 @@ pub const LONG_SESSION: Duration = Duration::from_secs(20);
 
 pub async fn proxy_to(zookeeper: &str) -> Result<Proxy> {
     Ok(Proxy::start(zookeeper.to_owned()).await.map_err(redis::RedisError::from)?)
-}
-
-/// A proxy, and a session through it.
-pub async fn behind_a_proxy(zookeeper: &str) -> Result<(Proxy, ZooSession)> {
-    let proxy = proxy_to(zookeeper).await?;
-    let zoo = Zoo::new(&proxy.address.to_string(), LONG_SESSION);
-    let session = zoo.session(Instant::now()).await.map_err(LockError::from)?;
-    Ok((proxy, session))
 }
 
 /// The library connects again by itself, and its session goes on.

@@ -10,6 +10,7 @@ pub async fn open(_: &Bench) -> Result<Node> {
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
+        //= CURE a holder that dies loses its connection: sale and lock are undone together
         let sale = bench.in_transaction(async |tx| {
             const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
             //= CURE belongs to the transaction: the commit ends both in one step
@@ -22,7 +23,7 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "advisory-lock",
-    demonstrations: &[show("crash", Holds, SMALL.nodes(3).options(CRASH))],
+    demonstrations: &[show("crash", Holds, SMALL.nodes(3).options(CRASH)).at(1)],
     ..DATABASE_STRATEGY
 };
 

@@ -21,7 +21,7 @@ impl Sell for Node {
 
             bench.interleave("the stock is taken").await; // nobody else takes one before the commit
 
-            // After the update: the row is ours until the commit, so nobody is buying meanwhile.
+            //= CURE asked after the update: the row is locked, so no other click is under way
             if bench.has_bought(tx, buyer).await? {
                 return Ok(Outcome::Duplicate); // rolled back, and the unit with it
             }
@@ -37,8 +37,8 @@ pub const STRATEGY: Strategy = Strategy {
     id: "conditional-update",
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        show("three-servers", Holds, SMALL.nodes(3)),
-        show("double-click", Holds, DOUBLE_CLICK.nodes(2)),
+        show("three-servers", Holds, SMALL.nodes(3)).at(1),
+        show("double-click", Holds, DOUBLE_CLICK.nodes(2)).at(2),
     ],
     ..DATABASE_STRATEGY
 };

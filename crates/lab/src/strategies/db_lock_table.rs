@@ -44,8 +44,8 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[whole("lease_ms", (2_000, 20, 30_000))],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        show("overslept", Notes(LOST), SMALL.options(OVERSLEPT)),
-        show("three-servers", Holds, SMALL.nodes(3).options(OVERSLEPT)),
+        show("overslept", Notes(LOST), SMALL.options(OVERSLEPT)).at(1),
+        show("three-servers", Holds, SMALL.nodes(3).options(OVERSLEPT)).at(1),
     ],
     locks: &["db-lock-table"],
     ..DATABASE_STRATEGY

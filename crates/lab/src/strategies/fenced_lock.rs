@@ -63,10 +63,10 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[LEASE_MS, WAIT_MS, redis_node_loss(1)],
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        show("paused", Holds, SMALL.options(OUTLIVED)),
-        show("refused", Notes(REFUSED), ONE_UNIT.options(OUTLIVED)),
-        show("redis-forgets", Holds, SMALL.options(FORGOTTEN)),
-        show("impatient", Undersells, IMPATIENT),
+        show("paused", Holds, SMALL.options(OUTLIVED)).at(3),
+        show("refused", Notes(REFUSED), ONE_UNIT.options(OUTLIVED)).at(3),
+        show("redis-forgets", Holds, SMALL.options(FORGOTTEN)).at(2),
+        show("impatient", Undersells, IMPATIENT).at(1),
     ],
     ..Strategy::PLAIN
 };

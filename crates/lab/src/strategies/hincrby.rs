@@ -19,8 +19,8 @@ impl Sell for Node {
         //= CURE subtract and look at the result, in one step: every buyer sees another number
         let left: i64 = bench.redis("HINCRBY", (&self.sale, "stock", -1)).await?;
         if left < 0 {
-            //= FLAW the counter stays below zero, where a unit that is given back is lost
             bench.note("the counter went below zero");
+            //= FLAW the counter stays below zero, where a unit that is given back is lost
             return Ok(Outcome::SoldOut);
         }
         bench.crash_point("the unit is taken").await;
@@ -30,10 +30,10 @@ impl Sell for Node {
             let _: i64 = bench.redis("HINCRBY", (&self.sale, "stock", 1)).await?;
             return Err(PurchaseError::from("this order was to fail"));
         }
-        //= FLAW the counter knows numbers, not people: a second click is a second order
         bench.interleaving_point("the unit is taken").await;
         bench.work().await;
 
+        //= FLAW the counter knows numbers, not people: a second click is a second order
         bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
@@ -45,9 +45,9 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[whole("failing_orders", (0, 0, 100))],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        show("below-zero", Notes("the counter went below zero"), SMALL),
-        show("refund", Undersells, SMALL.options(REFUND)),
-        show("double-click", Duplicates, DOUBLE_CLICK),
+        show("below-zero", Notes("the counter went below zero"), SMALL).at(2),
+        show("refund", Undersells, SMALL.options(REFUND)).at(2),
+        show("double-click", Duplicates, DOUBLE_CLICK).at(3),
     ],
     ..Strategy::PLAIN
 };

@@ -21,6 +21,7 @@ impl Sell for Node {
         if bench.choice("lock") == "off" {
             return sell().await;
         }
+        //= FLAW a buyer who waits for it in vain leaves, although there is stock
         let outcome = bench.under_lock(&self.lock, async |_| sell().await).await?;
         if outcome == Outcome::Contended {
             bench.note("turned away by the lock");
@@ -43,10 +44,10 @@ impl Node {
             let _: i32 = bench.redis("HINCRBY", (sale, &bought, -1)).await?;
             return Ok(Outcome::SoldOut);
         }
-        //= FLAW the unit is taken and the order is not written: a crash here loses the unit
         bench.crash_point("the unit is taken").await;
         bench.interleave("the unit is taken").await; // only if the lock lets two in
 
+        //= FLAW the unit is taken, the order is another step: a crash before it loses the unit
         bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
@@ -58,10 +59,10 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[LEASE_MS, WAIT_MS, choice("lock", &["on", "off"])],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        show("with-lock", Contends, SMALL.options(&[("wait_ms", "0")])),
-        show("without-lock", Holds, SMALL.options(&[OFF])),
-        show("lock-fails", Holds, SMALL.buyers(12).options(OUTLIVED)),
-        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
+        show("with-lock", Contends, SMALL.options(&[("wait_ms", "0")])).at(1),
+        show("without-lock", Holds, SMALL.options(&[OFF])).at(3),
+        show("lock-fails", Holds, SMALL.buyers(12).options(OUTLIVED)).at(3),
+        show("crash", Undersells, ONE_BY_ONE.options(CRASH)).at(4),
     ],
     locks: &["token-lock"],
     ..Strategy::PLAIN

@@ -24,10 +24,10 @@ impl Sell for Node {
             2 => return Ok(Outcome::Duplicate),
             _ => return Ok(Outcome::SoldOut),
         }
-        //= FLAW the unit is taken and the order is not written: a crash here loses the unit
         bench.crash_point("the script has decided").await;
         bench.interleave("the script has decided").await;
 
+        //= FLAW the unit is taken, the order is another step: a crash before it loses the unit
         bench.write_order(&mut bench.sql().await?, buyer).await
     }
 }
@@ -38,8 +38,8 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms::UNSOLD),
     crash_points: &["the script has decided"],
     demonstrations: &[
-        show("three-nodes", Holds, SMALL.nodes(3).double_clicks()),
-        show("crash", Undersells, ONE_BY_ONE.options(CRASH)),
+        show("three-nodes", Holds, SMALL.nodes(3).double_clicks()).at(1),
+        show("crash", Undersells, ONE_BY_ONE.options(CRASH)).at(2),
     ],
     scripts: &[script!("decide.lua")],
     ..Strategy::PLAIN

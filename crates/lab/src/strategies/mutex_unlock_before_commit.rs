@@ -14,6 +14,7 @@ pub async fn open(_: &Bench) -> Result<Node> {
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let sale = bench.in_transaction(async |tx| {
+            //= FLAW locked inside the transaction: it is unlocked before that commits
             let one_at_a_time = self.mutex.lock().await;
             let outcome = read_check_write(bench, tx, buyer).await;
             //= FLAW unlocked before the commit: the next buyer still reads the old stock
@@ -34,8 +35,8 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(EXPECTED),
     crash_points: &["the stock is written", "unlocked"],
     demonstrations: &[
-        show("one-server", Oversells, SMALL),
-        show("double-click", Duplicates, DOUBLE_CLICK),
+        show("one-server", Oversells, SMALL).at(2),
+        show("double-click", Duplicates, DOUBLE_CLICK).at(2),
     ],
     ..Strategy::PLAIN
 };

@@ -25,8 +25,10 @@ impl Sell for Node {
 
         const WRITE: &str =
             "UPDATE lab.stock SET remaining = $2 WHERE arena = $1 AND item = 'thing'";
+        //= FLAW overwrites what others have sold; and a crash before the order loses the unit
         sql.run(WRITE, (bench.arena(), remaining - 1)).await?;
         bench.crash_point("the stock is written").await;
+        //= FLAW nobody asks again: two clicks of one buyer found no order, and both get one
         bench.write_order(&mut sql, buyer).await
     }
 }
@@ -37,9 +39,9 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms { oversells: Expected, ..Harms::POSSIBLE }),
     crash_points: &["the stock is written"],
     demonstrations: &[
-        show("double-click", Duplicates, DOUBLE_CLICK),
+        show("double-click", Duplicates, DOUBLE_CLICK).at(3),
         // One at a time, so that nothing hides the missing unit.
-        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
+        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)).at(2),
     ],
     ..Strategy::PLAIN
 };

@@ -15,8 +15,8 @@ impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW every server process has a mutex of its own
         let _one_at_a_time = self.mutex.lock().await;
+        //= CURE the sale is committed here; the mutex goes at the end of this function
         let outcome = naive_sale(bench, buyer).await;
-        //= CURE committed before the mutex goes, at the end of this function
         bench.crash_point("committed").await;
         outcome
     }
@@ -31,9 +31,9 @@ pub const STRATEGY: Strategy = Strategy {
     },
     crash_points: &["the stock is written", "committed"],
     demonstrations: &[
-        show("one-server", Holds, SMALL),
-        show("two-servers", Oversells, SMALL.nodes(2)),
-        show("double-click", Duplicates, DOUBLE_CLICK.nodes(2)),
+        show("one-server", Holds, SMALL).at(2),
+        show("two-servers", Oversells, SMALL.nodes(2)).at(1),
+        show("double-click", Duplicates, DOUBLE_CLICK.nodes(2)).at(1),
     ],
     ..Strategy::PLAIN
 };

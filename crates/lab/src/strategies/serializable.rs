@@ -33,9 +33,9 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms::UNSOLD),
     options: &[retries(10_000)],
     demonstrations: &[
-        show("no-retries", Undersells, SMALL.buyers(6).options(&[("retries", "0")])),
-        show("ended", Notes(NOT_SERIALIZABLE), SMALL),
-        show("double-click", Holds, DOUBLE_CLICK.nodes(2)),
+        show("no-retries", Undersells, SMALL.buyers(6).options(&[("retries", "0")])).at(1),
+        show("ended", Notes(NOT_SERIALIZABLE), SMALL).at(2),
+        show("double-click", Holds, DOUBLE_CLICK.nodes(2)).at(2),
     ],
     ..DATABASE_STRATEGY
 };

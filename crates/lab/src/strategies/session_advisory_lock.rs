@@ -53,10 +53,10 @@ pub const STRATEGY: Strategy = Strategy {
         across_nodes: Harms::POSSIBLE,
     },
     demonstrations: &[
-        show("one-by-one", Notes(LEAKED), ONE_BY_ONE),
-        show("same-session", Oversells, SMALL),
-        show("double-click", Duplicates, DOUBLE_CLICK),
-        show("two-servers", Undersells, SMALL.stock(6).buyers(6).concurrency(1).nodes(2)),
+        show("one-by-one", Notes(LEAKED), ONE_BY_ONE).at(2),
+        show("same-session", Oversells, SMALL).at(1),
+        show("double-click", Duplicates, DOUBLE_CLICK).at(1),
+        show("two-servers", Undersells, SMALL.stock(6).buyers(6).concurrency(1).nodes(2)).at(2),
     ],
     ..DATABASE_STRATEGY
 };

@@ -76,8 +76,8 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("shares", &["even", "uneven"])],
     crash_points: &["the unit is taken"],
     demonstrations: &[
-        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)),
-        show("uneven", Undersells, UNEVEN),
+        show("crash", Undersells, SMALL.concurrency(1).options(CRASH)).at(1),
+        show("uneven", Undersells, UNEVEN).at(1),
     ],
     routes_by_buyer: true,
     ..Strategy::PLAIN

@@ -43,8 +43,8 @@ async fn lock_a_unit(bench: &Bench, tx: &mut Sql) -> Result<Option<i32>> {
             return Ok(Some(unit));
         }
         if bench.choice("sold_out") == "none-unlocked" {
-            //= FLAW a locked unit is not sold yet: its buyer may still die or turn back
             bench.note("told sold out, and nobody looked for locked units");
+            //= FLAW a locked unit is not sold yet: its buyer may still die or turn back
             return Ok(None);
         }
         const FREE: &str =
@@ -63,8 +63,8 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("sold_out", &["none-free", "none-unlocked"])],
     crash_points: &["a unit is locked"],
     demonstrations: &[
-        show("turned-away-too-early", Undersells, CRASH.options(TOO_EARLY)),
-        show("three-servers", Holds, SMALL.nodes(3)),
+        show("turned-away-too-early", Undersells, CRASH.options(TOO_EARLY)).at(2),
+        show("three-servers", Holds, SMALL.nodes(3)).at(1),
     ],
     ..DATABASE_STRATEGY
 };

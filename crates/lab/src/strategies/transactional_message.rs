@@ -76,11 +76,11 @@ pub const STRATEGY: Strategy = Strategy {
     scripts: &[consumer::SOURCE],
     crash_points: &["between publishing and marking"],
     demonstrations: &[
-        show("delivered-again", Holds, ONE_BY_ONE.options(&[CRASH, RESTART])),
-        show("doubled", Duplicates, ONE_BY_ONE.options(NAIVE)),
-        show("oversold", Oversells, ONE_BY_ONE.options(NAIVE)),
-        show("lost", Loses, ONE_BY_ONE.options(MARK_FIRST)),
-        show("unit-gone", Undersells, ONE_BY_ONE.options(MARK_FIRST)),
+        show("delivered-again", Holds, ONE_BY_ONE.options(&[CRASH, RESTART])).at(5),
+        show("doubled", Duplicates, ONE_BY_ONE.options(NAIVE)).at(4),
+        show("oversold", Oversells, ONE_BY_ONE.options(NAIVE)).at(4),
+        show("lost", Loses, ONE_BY_ONE.options(MARK_FIRST)).at(2),
+        show("unit-gone", Undersells, ONE_BY_ONE.options(MARK_FIRST)).at(2),
     ],
     ..Strategy::PLAIN
 };

@@ -42,8 +42,8 @@ pub const STRATEGY: Strategy = Strategy {
     options: &[choice("order", &["order-first", "stock-first"])],
     crash_points: &["the order is written", "committed"],
     demonstrations: &[
-        show("stock-first", Undersells, CLICK_TWICE.concurrency(1).options(STOCK_FIRST)),
-        show("order-first", Holds, CLICK_TWICE.concurrency(10).nodes(3)),
+        show("stock-first", Undersells, CLICK_TWICE.concurrency(1).options(STOCK_FIRST)).at(1),
+        show("order-first", Holds, CLICK_TWICE.concurrency(10).nodes(3)).at(2),
     ],
     ..DATABASE_STRATEGY
 };

@@ -49,9 +49,9 @@ pub const STRATEGY: Strategy = Strategy {
     promise: Promise::everywhere(Harms::UNSOLD),
     options: &[retries(10_000)],
     demonstrations: &[
-        show("no-retries", Undersells, SIX_BUYERS.options(&[("retries", "0")])),
-        show("turned-away", Contends, SMALL.options(&[("retries", "0")])),
-        show("with-retries", Holds, SIX_BUYERS),
+        show("no-retries", Undersells, SIX_BUYERS.options(&[("retries", "0")])).at(1),
+        show("turned-away", Contends, SMALL.options(&[("retries", "0")])).at(1),
+        show("with-retries", Holds, SIX_BUYERS).at(2),
     ],
     ..DATABASE_STRATEGY
 };

@@ -154,7 +154,7 @@ pub type ZooWatch = BoxFuture<'static, ()>;
 
 impl ZooSession {
     /// The same, neither counted nor watched.
-    pub(crate) fn unwatched(&self) -> Self {
+    pub fn unwatched(&self) -> Self {
         Self::around(self.connection.clone(), |trips| &mut trips.zookeeper, "zookeeper")
     }
 

@@ -215,17 +215,13 @@ impl Client {
     /// Stands still for the play's `pause_ms`; where that is longer than the lease, until the key
     /// is gone.
     #[track_caller]
-    pub fn pauses<'a>(
-        &'a self,
-        node: &'a str,
-        step: Name,
-    ) -> impl Future<Output = Result> + Send + 'a {
-        let plays = self.stage.plays(self.id, step);
+    pub fn pauses(&self, node: Name, step: Name) -> impl Future<Output = Result> + Send {
+        let (plays, expires) = (self.stage.plays(self.id, step), self.stage.expires(node));
         async move {
             plays.await?;
             sleep(self.stage.pause()).await;
             if self.stage.pause() > self.stage.lease() {
-                self.stage.until_gone(node, LOCK).await?;
+                expires.await?;
             }
             Ok(())
         }

@@ -2,7 +2,7 @@
 //! unwatched, and waits for what only time brings.
 
 use super::super::error::{LessonError, Result};
-use super::super::timeline::{KeyState, Keys};
+use super::super::timeline::{KeyState, Keys, Name};
 use super::super::waiting::{STEP_TIMEOUT, until};
 use super::{LOCK, Stage};
 use crate::servers::OwnZooKeeper;
@@ -111,6 +111,16 @@ impl Stage {
             }
         };
         until("a lease did not end", is_gone).await
+    }
+
+    /// Waits until the lock's lease is over on this node, and tells it.
+    #[track_caller]
+    pub fn expires(&self, node: Name) -> impl Future<Output = Result> + Send {
+        let expired = self.happens(node, "expired");
+        async move {
+            self.until_gone(node, LOCK).await?;
+            expired.await
+        }
     }
 
     /// Waits until a key is there.
