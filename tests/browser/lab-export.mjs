@@ -125,6 +125,7 @@ export function exported(stage) {
       await page.click('#play');
       await page.waitForSelector('#end:disabled', { timeout: 120_000 });
       await page.locator('#verdict').waitFor();
+      await page.locator('#prices').getByText(/n = \d/).first().waitFor(); // measured when it was exported
       await page.click('#strip li:nth-child(3) a');
       await page.waitForURL(/\/b03\.html(?:#1)?$/);
       await page.waitForSelector('#theatre:not([hidden])');

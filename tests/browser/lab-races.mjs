@@ -85,7 +85,8 @@ export function races(stage) {
         assert.equal(file.suggestedFilename(), name);
         assert.match(readFileSync(await file.path(), 'utf8'), holds);
       }
-      assert.equal(page.asked.findLast(({ path }) => path.endsWith('/report')).query.arenas, 'arena-1,arena-2');
+      const { arenas, alone } = page.asked.findLast(({ path }) => path.endsWith('/report')).query;
+      assert.deepEqual([arenas, alone], ['arena-1,arena-2', ''], 'they were forced: no speeds in the report either');
       await page.click('#link');
       await page.getByText('The link is copied').waitFor();
       const link = await page.evaluate(() => navigator.clipboard.readText());
@@ -107,6 +108,7 @@ export function races(stage) {
       await loaded(page);
       assert.ok(await page.isDisabled('#pick-zookeeper-lock'));
       await page.getByText('no ZooKeeper runs here').waitFor();
+      assert.equal(await page.getByRole('link', { name: 'Watch the recording' }).getAttribute('href'), '/lab/lessons/b11');
       assert.equal(await page.textContent('#start'), 'Run');
       await reads(page);
       await page.selectOption('#read-beside', 'process-mutex');
@@ -197,6 +199,8 @@ export function races(stage) {
       assert.deepEqual(made, [['token-lock', 1], ['conditional-update', 100]]);
       assert.deepEqual(page.asked.filter(({ path }) => path.endsWith('/storm')).map(({ body }) => body.buyers).sort(), [2, 500]);
       assert.ok(await page.getByText('Each lane runs the situation that decides about it').isVisible());
+      await page.getByRole('button', { name: 'Why? Token lock' }).click();
+      assert.match(await page.locator('.lane .marked .line.marked').first().textContent(), /SET stock/, 'the line that its demonstration names');
       assert.equal(await page.locator('.lane .curve').count() + await page.locator('.chart', { hasText: 'second' }).count(), 0);
       await page.goto('/lab?s=conditional-update&concurrency=512&o.interleave=off');
       await loaded(page);
@@ -204,6 +208,9 @@ export function races(stage) {
       await page.waitForSelector('#table tr');
       await page.getByText('512 concurrent buyers: these speeds compare').waitFor();
       await page.locator('.chart', { hasText: 'second' }).getByText('1,241').waitFor();
+      await Promise.all([page.waitForEvent('download'), page.click('#report')]);
+      const { arenas, alone } = page.asked.findLast(({ path }) => path.endsWith('/report')).query;
+      assert.equal(alone, arenas, 'the report shows its speeds, too');
       await page.leave();
     });
 
@@ -324,8 +331,72 @@ export function races(stage) {
       assert.deepEqual(lanes, ['lane bad', 'lane bad', 'lane bad', 'lane good']);
       assert.equal(await page.locator('#lanes .demonstrates').count(), 4, 'each runs its own demonstration');
       assert.equal(await page.locator('.predicted.against').count(), 0);
-      await page.locator('.lane.bad').first().locator('.why').click();
-      assert.ok(await page.locator('.lane.bad .marked.flaw .line.marked').first().isVisible());
+      for (const lane of await page.locator('.lane.bad').all()) {
+        await lane.locator('.why').click();
+        assert.ok(await lane.locator('.marked.flaw .line.marked').first().isVisible());
+        assert.match(await lane.locator('.collision figcaption').textContent(), /buyer-\d+ and buyer-\d+ of this race/);
+      }
+      await page.leave();
+    });
+
+    it('the preset of what a lock buys runs one counter without it and with it, and says how many each lets through', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab?run=buys');
+      await page.waitForFunction(() => document.querySelectorAll('#table tr').length === 2, null, { timeout: 60_000 });
+      const lanes = page.locator('#lanes .lane');
+      await lanes.nth(0).getByText('let through to the counter: 25 times').waitFor();
+      await lanes.nth(1).getByText('turned away by the lock: ').waitFor();
+      assert.deepEqual([await lanes.locator('.demonstrates').count(), await page.locator('.lane.bad, .predicted.against').count()], [2, 0]);
+      await page.leave();
+    });
+
+    it('an outcome is one and the same in the lane, in the table and at its bar: HINCRBY sells twice', async () => {
+      const page = await stage.visit();
+      await page.goto('/lab?s=hincrby:double-click');
+      await loaded(page);
+      await page.click('#start');
+      await page.waitForSelector('#table tr', { timeout: 60_000 });
+      const said = await page.textContent('.lane.bad .lane-state');
+      assert.match(said, /^Sold twice: \d+$/);
+      for (const place of ['#table .outcome.bad', '#charts li.bad .num']) assert.equal(await page.textContent(place), said, place);
+      await page.leave();
+    });
+
+    it('the report has whole labels, bars on one scale, speeds only of what ran alone, no red without a reason, and columns that fit A4', async () => {
+      const { server } = stage, arenas = [];
+      for (const [strategy, buyers, options] of [['naive', 40, {}], ['naive', 200, {}], ['conditional-update', 40, { interleave: 'off' }]]) {
+        const { arena_id: id } = await server.call('POST', '/api/v1/lab/arenas', { strategy, stock: 10, options });
+        await server.call('POST', `/api/v1/lab/arenas/${id}/storm`, { buyers, concurrency: 16 });
+        await eventually(async () => (await server.call('GET', `/api/v1/lab/arenas/${id}/verdict`)).attempts === buyers, 'the storm', 60_000);
+        arenas.push(id);
+      }
+      const page = await stage.visit();
+      for (const lang of ['en', 'zh']) {
+        await page.setViewportSize({ width: 1280, height: 900 });
+        await page.emulateMedia({ media: 'screen' });
+        await page.setContent(await (await fetch(`${server.url}/api/v1/lab/report?arenas=${arenas}&alone=${arenas[2]}&lang=${lang}`)).text());
+        const { strategies } = await server.call('GET', `/api/v1/lab/strategies?lang=${lang}`), title = (id) => strategies.find((one) => one.id === id).title;
+        const labels = (table) => page.locator(`table[aria-labelledby="${table}"] tbody th`).allTextContents();
+        assert.deepEqual([await labels('sold'), await labels('throughput'), await labels('latency')], [['naive', 'naive', 'conditional-update'].map(title), [title('conditional-update')], [title('conditional-update')]]);
+        const bars = await page.locator('table[aria-labelledby="sold"] tbody tr').evaluateAll((rows) => rows.map(({ cells: [, , , bar, count] }) => {
+          const svg = bar.querySelector('svg'), wide = (part) => (svg.querySelector(part)?.width.baseVal.value ?? 0) * svg.getBoundingClientRect().width;
+          const [sold, stock] = count.textContent.split(' / ').map(Number);
+          return { unit: Math.round(wide('.track')), drawn: wide('[fill]') / wide('.track'), over: Math.max(0, sold - stock) / stock };
+        }));
+        assert.ok(bars[0].over > 0 && bars[1].over > 0 && bars.every(({ unit, drawn, over }) => unit === bars[0].unit && Math.abs(drawn - over) < 0.03 + 0.03 * over), JSON.stringify(bars));
+        const [red, green] = await page.locator('td.redis').first().evaluate((cell) => getComputedStyle(cell).color.match(/\d+/g).map(Number));
+        assert.ok(red - green < 90, 'Redis is nothing wrong');
+        const cut = () => page.evaluate(() => [...document.querySelectorAll('th, td, svg text')].filter((one) => {
+          if (!one.ownerSVGElement) return one.scrollWidth > one.clientWidth + 1;
+          const { x, width } = one.getBBox();
+          return x < 0 || x + width > one.ownerSVGElement.viewBox.baseVal.width;
+        }).map((one) => one.textContent));
+        assert.deepEqual(await cut(), [], lang);
+        await page.setViewportSize({ width: 703, height: 1000 }); // what its margins leave of A4
+        await page.emulateMedia({ media: 'print' });
+        assert.deepEqual(await cut(), [], `${lang}, printed`);
+        assert.ok(await page.evaluate(() => [...document.querySelectorAll('table')].every((table) => table.getBoundingClientRect().right <= innerWidth)), `${lang}: every column is on the paper`);
+      }
       await page.leave();
     });
 

@@ -52,7 +52,7 @@ const strategies = (say) => [
   available: id === 'zookeeper-lock' ? { ok: false, why: say('no ZooKeeper runs here; install zookeeper and set ZOOKEEPER', '这里没有 ZooKeeper；请安装 zookeeper') } : { ok: true },
   options: id === 'token-lock' ? [{ name: 'lease_ms', teaches: say('How long the lock lives if nobody releases it.', '没有人释放时锁能活多久。'), default: 200, min: 10, max: 10000 }] : [],
   crash_points: id === 'token-lock' ? ['after the lock'] : [],
-  demonstrations: ['naive', 'token-lock'].includes(id) ? [{ id: id === 'naive' ? 'double-click' : 'lease-over', teaches: say('Two buyers, one unit: both get it.', '两个买家，一件商品：都买到了。'), stock: 1, nodes: 1, per_user_limit: 1, buyers: 2, concurrency: 2, duplicate_share: 0, options: { interleave: 'on' } }] : [],
+  demonstrations: ['naive', 'token-lock'].includes(id) ? [{ id: id === 'naive' ? 'double-click' : 'lease-over', teaches: say('Two buyers, one unit: both get it.', '两个买家，一件商品：都买到了。'), shows: 'duplicates', mark: 1, stock: 1, nodes: 1, per_user_limit: 1, buyers: 2, concurrency: 2, duplicate_share: 0, options: { interleave: 'on' } }] : [],
 }));
 
 const general = (say) => [
@@ -135,7 +135,7 @@ function locks(say) {
     locks: [['set-px-no-owner', 'SET NX PX, plain DEL', 'no'], ['token', 'Token lock', 'yes'], ['redlock', 'Redlock', 'yes']].map(([id, title, owner]) => ({
       id, title, properties: { mutual_exclusion: cell('partly', 'While the work is shorter than the lease.', '当工作短于租期时。'), no_deadlock: cell('yes', 'The lease ends by itself.', '租期会自己结束。'),
         node_failure: cell(id === 'redlock' ? 'partly' : 'no', 'One Redis is one Redis.', '一个 Redis 就是一个 Redis。'), only_owner_unlocks: cell(owner, 'The value says who took it.', '值说明是谁拿的。') },
-      round_trips: { acquire: 1, release: 1 }, cost_us: id === 'redlock' ? null : { p50: 84.2, p99: 412, samples: 500 }, use_when: say('The counter behind it decides anyway.', '后面的计数器本来就会决定。'), not_given: say('Fencing.', '栅栏令牌。'),
+      round_trips: { acquire: 1, release: 1 }, cost_us: id === 'redlock' ? null : { p50: 84.2, p99: 412, samples: 500 }, use_when: say('The counter behind it decides anyway.', '后面的计数器本来就会决定。'), not_given: say('Fencing.', '隔离令牌。'),
     })),
     note_on_costs: say('Median of 500 rounds, the locks in turns.', '各种锁轮流测 500 轮的中位数。'),
     note_on_fencing: say('A lock is a belief. The resource has to refuse whoever comes with an older number.', '锁只是一种信念。资源必须拒绝带着旧号码来的人。'),

@@ -90,6 +90,8 @@ export function theatre(stage) {
       const page = await visit();
       await page.goto('/lab/lessons/b03');
       await staged(page);
+      const headings = await page.locator('#after h2:visible').allTextContents();
+      assert.ok(headings.indexOf('The price, counted in this play') < headings.indexOf('The line'), `${headings}: the price, and then the line`);
       await page.getByRole('button', { name: 'Measure these locks' }).click();
       await page.locator('#prices tr').first().getByText('SET NX PX, plain DEL: 84 µs, n = 500').waitFor();
       await page.getByText('Median of 500 rounds, the locks in turns.').waitFor();
@@ -201,13 +203,19 @@ export function theatre(stage) {
         if (!available.ok) await page.getByRole('button', { name: 'Play the recording' }).click();
         await page.waitForSelector('#theatre:not([hidden])', { timeout: 90_000 });
         const all = await page.locator('#rows tr').count();
-        let played = 0;
+        let played = 0, over = 0;
         for (let n = 1; n <= all; n++) {
           assert.equal(await page.textContent('#where'), `Step ${n} of ${all}`, id);
           assert.doesNotMatch(await page.locator('.now-box').innerText(), /undefined|NaN|\[object|\{\w+\}/, `${id}, step ${n}`);
           played += await page.isVisible('#staged');
+          if (/The lease .*is over/.test(await page.textContent('#explain')) && ['b03', 'b04'].includes(id)) over += await page.isHidden('#lease');
           await page.keyboard.press('ArrowRight');
         }
+        assert.ok(over > 0 || !['b03', 'b04'].includes(id), `${id}: a lease that runs out is seen to`);
+        const broken = page.locator('.acts li:has(.act em.bad)'), marks = page.locator('.diagram .violation');
+        assert.equal(await broken.locator('.quiet').count(), await broken.count(), `${id}: every act that breaks leads to the moment`);
+        assert.equal(await marks.count(), await page.locator('.acts .quiet').count(), `${id}: and it is marked in the diagram`);
+        assert.ok((await marks.allTextContents()).every((words) => /^✕ ..../.test(words)), `${id}: in words`);
         assert.equal(played, await page.locator('#rows .staged-mark').count(), `${id}: what is staged says so at its step and in the table`);
         await page.locator('#verdict').waitFor();
         for (const act of await page.locator('.acts .act').all()) {

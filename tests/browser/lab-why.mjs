@@ -48,6 +48,8 @@ export function why(stage) {
       await eventually(() => page.locator('#join img').evaluate((code) => code.naturalWidth > 0), 'the code');
       await page.locator('#doors a').first().click(); // and the first one races at once
       await page.waitForSelector('#table tr');
+      const { strategy, nodes } = page.asked.findLast(({ method, path }) => method === 'POST' && path.endsWith('/arenas')).body;
+      assert.deepEqual([strategy, nodes], ['process-mutex', 2], 'a second server');
       await page.leave();
     });
 
@@ -63,6 +65,21 @@ export function why(stage) {
       await page.locator('#lines .marked.flaw .line.marked').first().waitFor();
       assert.equal(await page.locator('#lines .marked.cure').count(), 1);
       await page.keyboard.press('Escape');
+      const scrubbed = async (to, key) => {
+        await page.locator('#scrub').fill(to);
+        await page.locator('#scrub').focus();
+        await page.keyboard.press(key);
+      };
+      await scrubbed('2', 'ArrowRight');
+      assert.equal(await page.inputValue('#scrub'), '3', 'a step of the scrubber is one step');
+      await scrubbed('4', 'ArrowRight');
+      await page.waitForSelector('#main[data-scene="fixed"]');
+      await page.keyboard.press('ArrowLeft');
+      await scrubbed('0', 'ArrowLeft');
+      await page.waitForSelector('#main[data-scene="raced"]');
+      await page.keyboard.press('ArrowLeft');
+      await page.waitForSelector('#main[data-scene="start"]');
+      assert.deepEqual([await page.locator('#shops .sold, #shops .excess').count(), await page.textContent('#left .count strong')], [0, '0'], 'nothing is sold yet');
       await page.leave();
     });
 
@@ -127,6 +144,20 @@ export function why(stage) {
       assert.ok(go <= 1080, `the button ends at ${go}`);
       assert.ok(count >= 1080 / 5 * 0.95, `the counter is ${count} high`);
       assert.equal(await page.evaluate(() => document.getAnimations().length), 0);
+      await page.leave();
+    });
+
+    it('fits without scrolling in every scene', async () => {
+      const page = await visit({ width: 1920, height: 1080, reducedMotion: 'reduce' });
+      await page.goto('/lab/why');
+      await page.waitForSelector('#crowd i');
+      for (const scene of ['start', 'raced', ...Array(5).fill('stopped'), 'fixed', 'again', 'doors']) {
+        await page.waitForSelector(`#main[data-scene="${scene}"] #go[aria-disabled="false"]`, { timeout: 60_000 });
+        if (scene === 'doors') await page.locator('#join img').waitFor();
+        const end = await page.locator('#go').evaluate((go) => go.getBoundingClientRect().bottom + scrollY);
+        assert.ok(end <= 1080, `${scene}: the button ends at ${end}`);
+        await page.keyboard.press('ArrowRight');
+      }
       await page.leave();
     });
 

@@ -8,11 +8,11 @@ import { changed } from '../../static/js/lab/diff.js';
 import { lines, tokens } from '../../static/js/lab/highlight.js';
 import { locksOf } from '../../static/js/lab/locks-of.js';
 import { badges } from '../../static/js/lab/promise.js';
-import { SQUARES, after, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
+import { SQUARES, after, causes, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
 import { RUN } from '../../static/js/lab/recorded.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
 import { OWN, arenaBody, bounded, comparison, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, judgementBody, laneParts, laneSetup, merged, optionsOf, serverOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
-import { actAt, arrow, dwellMs, firstOfOverlap, firstOverlap, keyed, lease, meaning, moment, prices, shortened, timeline, within } from '../../static/js/lab/timeline.js';
+import { actAt, arrow, dwellMs, keyed, lasts, lease, meaning, moment, prices, shortened, timeline, violation, within } from '../../static/js/lab/timeline.js';
 import { buyerNumber, GAP, LINES, MOMENTS, onSale, SCENES, walk } from '../../static/js/lab/why-steps.js';
 
 describe('what is raced', () => {
@@ -137,6 +137,12 @@ describe('a race', () => {
     assert.deepEqual([told({ broken: 2, undersold: 1 }), told({ verdict: 'undecided' })], [{ kind: 'broken', n: 2, tone: 'bad' }, { kind: 'undecided', n: 1, tone: 'warn' }]);
   });
 
+  it('was caused by the line of its demonstration, or of those that show what happened', () => {
+    const demonstrations = [{ shows: 'duplicates', mark: 2 }, { shows: 'oversells', mark: 1 }, { shows: { notes: 'x' }, mark: 0 }, {}];
+    const told = (show, kind) => causes({ marks: ['a', 'b', 'c'], demonstrations }, show, kind);
+    assert.deepEqual([told(null, 'duplicates'), told(demonstrations[1], 'duplicates'), told(null, 'exact'), told(demonstrations[3], 'lost'), causes({}, null, 'lost')], [['c'], ['b'], [], [], []]);
+  });
+
   it('curves stay within their box, and need two points', () => {
     assert.equal(polyline([{ at: 0, rate: 5 }], 'rate'), '');
     assert.equal(polyline([{ at: 0, rate: 0 }, { at: 50, rate: 10 }, { at: 100, rate: 5 }], 'rate'), '0,29 50,1 100,15');
@@ -253,8 +259,12 @@ describe('a lesson', () => {
     assert.deepEqual([actAt(line, 2), actAt(line, 3)], [0, 1]);
   });
 
-  it('knows the moment when two hold the lock', () => {
-    assert.deepEqual([firstOverlap(line, 0), firstOverlap(line, 1)], [2, null]);
+  it('knows the moment at which an act breaks: two hold the lock, or the last step but for an unlock', () => {
+    assert.deepEqual([violation(line, 0), violation(line, 1)], [2, null]);
+    assert.deepEqual([0, 1, 2].map((step) => moment(line, step).breaks), [false, false, true]);
+    const lock = { lock: { value: '1', ttl_ms: 9, owner: 'a' } }, free = { lock: { value: null } };
+    const ends = (broken, ...states) => violation(timeline({ actors: [], events: states.map((key_state) => event('a', { key_state })), acts: [{ id: 'x', first: 0, last: states.length - 1, verdict: { broken } }] }), 0);
+    assert.deepEqual([ends(false, lock), ends(true, lock, lock), ends(true, lock, lock, free), ends(true, {}, {}), ends(true, lock)], [null, 1, 1, 1, 0]);
     assert.equal(moment(line, 2).overlap, true);
     assert.equal(moment(line, 2).ends, true);
   });
@@ -269,7 +279,9 @@ describe('a lesson', () => {
   it('says what a reply means, and leaves alone what it does not know', () => {
     const told = (command, reply, key_state = {}) => meaning(event('a', { to: 'redis', detail: { command, reply }, key_state }), (id) => id.toUpperCase(), (key, params = {}) => `${key} ${Object.values(params)}`.trim());
     const shop = { 'phones in stock': { value: '1' }, orders: { value: '2' } };
-    assert.equal(told('SELECT stock FROM x', '1 row', shop), 'lesson.means.stock 1');
+    assert.equal(told('SELECT stock FROM x', 'stock → 0', shop), 'lesson.means.stock 0', 'what was read, whatever is there now');
+    assert.equal(told('INSERT INTO lab.fenced x', '1 row(s)', { ...shop, phone: { value: 'sold to b (token 2)' } }), 'lesson.keyed.phone → sold to b (token 2)');
+    assert.equal(told('INSERT INTO lab.play_refunds x', '1 row(s)', { ...shop, refunds: { value: '2' } }), 'lesson.keyed.refunds → 2');
     assert.equal(told('WITH sold AS (UPDATE x)', '1 row(s)', shop), 'lesson.means.wrote 1,2');
     assert.equal(told('INSERT INTO x', '0 row(s)', shop), 'lesson.means.refused');
     assert.equal(told('SET lock a-1 NX GET PX 9', '(nil)', { lock: { value: 'a-1', owner: 'a' } }), 'lesson.means.free A');
@@ -285,11 +297,15 @@ describe('a lesson', () => {
     const at = (ttl_ms, owner = 'a', name = 'lock') => event('a', { key_state: { [name]: { value: '1', ttl_ms, owner } } });
     const leased = timeline({ actors: [], events: [at(200), at(50), at(100, 'b'), at(null), event('a'), at(9, 'a', 'redis-2 lock')], acts: [] });
     assert.deepEqual([0, 1, 2, 3].map((step) => lease(leased, step)?.part), [1, 0.25, 1, 1]);
-    assert.deepEqual([lease(leased, 3).ttl, lease(leased, 4), lease(leased, 5, 'redis-1'), lease(leased, 5, 'redis-2').ttl], [null, null, null, 9]);
+    assert.deepEqual([lease(leased, 3).left, lease(leased, 4), lease(leased, 5, 'redis-1'), lease(leased, 5, 'redis-2').left], ['ever', null, null, 9]);
+    const holder = event('a', { key_state: { '_c_0-lock-0000000009': { value: 'czxid 0x9', owner: 'b' }, '_c_1-lock-0000000002': { value: 'czxid 0x2', owner: 'a' } } });
+    const stamp = event('a', { key_state: { 'lock:phone': { value: '1798123456789', owner: 'a' } } });
+    const others = timeline({ actors: [], events: [holder, stamp], acts: [] });
+    assert.deepEqual([lease(others, 0), lease(others, 1)], [{ owner: 'a', part: 1, left: 'session' }, null], 'a session ends it, or the clock of whoever reads the value');
+    assert.deepEqual([['orders', '1'], ['lock', null], ['lock', 'x'], ['lock', '1798123456789'], ['lock', 'x', 0]].map(([name, value, ttl_ms = null]) => lasts(name, { value, ttl_ms })), [null, null, 'ever', 'value', 0]);
   });
 
-  it('marks the step at which a second one comes in, and counts what each act sent', () => {
-    assert.deepEqual([0, 1, 2].map((step) => firstOfOverlap(line, step)), [false, false, true]);
+  it('counts what each act sent', () => {
     const sent = timeline({ ...play, events: play.events.map((one, index) => ({ ...one, t_ms: index * 10, detail: one.to ? { command: 'GET x' } : {} })) });
     assert.deepEqual(prices(sent).map(({ sent: to, ms }) => [to, ms]), [[[['redis', 2]], 20], [[['a', 1]], 10]]);
   });

@@ -15,14 +15,17 @@ import theatreEn from '../../static/js/lab/theatre-strings/en.js';
 import theatreZh from '../../static/js/lab/theatre-strings/zh.js';
 import whyEn from '../../static/js/lab/why-strings/en.js';
 import whyZh from '../../static/js/lab/why-strings/zh.js';
-import siteEn from '../../static/js/strings/en.js';
-import siteZh from '../../static/js/strings/zh.js';
+import adminEn from '../../static/js/admin-strings/en.js';
+import adminZh from '../../static/js/admin-strings/zh.js';
+import everyEn from '../../static/js/strings/en.js';
+import everyZh from '../../static/js/strings/zh.js';
 import { FIELDS } from '../../static/js/lab/setup.js';
 import { errorWords } from '../../static/js/strings.js';
 
 /** Sheets of words; a key stands in one of them. */
 const together = (...sheets) => { const all = sheets.flatMap(Object.entries); assert.equal(new Set(all.map(([key]) => key)).size, all.length, 'a key twice'); return Object.fromEntries(all); };
 const labEn = together(labOnlyEn, raceEn, serverEn, theatreEn, whyEn), labZh = together(labOnlyZh, raceZh, serverZh, theatreZh, whyZh);
+const siteEn = together(everyEn, adminEn), siteZh = together(everyZh, adminZh);
 const en = { ...siteEn, ...labEn }, zh = { ...siteZh, ...labZh };
 
 const ROOT = new URL('../../', import.meta.url);
@@ -92,8 +95,8 @@ it('every page preloads the modules it needs, so that they do not wait for each 
     const preloaded = [...html.matchAll(/rel="modulepreload" href="\/static\/js\/([\w/-]+\.js)"/g)].map(([, name]) => name);
     assert.deepEqual(preloaded.sort(), [...needed].sort(), page);
     const more = (/data-more="([^"]*)"/.exec(html)?.[1] ?? '').split(' ').filter(Boolean);
-    const wanted = [['lab/words.js', 'lab/strings'], ['lab/race-words.js', 'lab/race-strings'], ['lab/theatre-words.js', 'lab/theatre-strings'], ['lab/why-words.js', 'lab/why-strings']].filter(([module]) => needed.has(module)).map(([, folder]) => folder);
-    assert.deepEqual(more, wanted, `${page}: the lab's words are fetched where they are needed`);
+    const wanted = [['admin-words.js', 'admin-strings'], ['lab/words.js', 'lab/strings'], ['lab/race-words.js', 'lab/race-strings'], ['lab/theatre-words.js', 'lab/theatre-strings'], ['lab/why-words.js', 'lab/why-strings']].filter(([module]) => needed.has(module)).map(([, folder]) => folder);
+    assert.deepEqual(more, wanted, `${page}: words of its own are fetched where they are needed`);
   }
 });
 
@@ -101,7 +104,7 @@ it('every key that a script names exists, and every key is named', () => {
   const scripts = ['', 'lab/'].flatMap((folder) => readdirSync(new URL(`static/js/${folder}`, ROOT)).filter((name) => name.endsWith('.js')).map((name) => [folder + name, read(`static/js/${folder}${name}`)]));
   for (const [name, source] of scripts) {
     for (const [, key] of source.matchAll(/\bt\('([\w.]+)'/g)) assert.ok(key in en, `${name}: ${key}`);
-    for (const [, key] of source.matchAll(/\bt\('([\w.]+)'/g)) assert.ok(key in siteEn || name.startsWith('lab/'), `${name} is not of the lab: ${key}`);
+    for (const [, key] of source.matchAll(/\bt\('([\w.]+)'/g)) assert.ok(key in everyEn || name.startsWith(key in adminEn ? 'admin' : 'lab/'), `${name} does not load ${key}`);
   }
   const used = scripts.map(([, source]) => source).join('\n') + pages.map((page) => read(`static/${page}`)).join('\n');
   const families = [...used.matchAll(/[`'"]([a-z]+\.(?:[a-z]+[._])?)\$\{/g)].map(([, start]) => start);
@@ -139,4 +142,12 @@ describe('what the lab’s server names has words, and nothing else has', () => 
       assert.deepEqual(Object.keys(labEn).filter((key) => key.startsWith(`lab.${family}.`)).sort(), [...found].sort());
     });
   }
+
+  it('a note has the same words on the page and in the report', () => {
+    for (const [language, sheet] of [['en', raceEn], ['zh', raceZh]]) {
+      const [, notes] = read(`crates/lab/texts/${language}/verdict.md`).split('\n## Notes\n');
+      const said = [...notes.matchAll(/^- `([^`]+)`: (.+)$/gm)].map(([, note, words]) => [`lab.noted.${note}`, words]);
+      assert.deepEqual(said, Object.entries(sheet).filter(([key]) => key.startsWith('lab.noted.')));
+    }
+  });
 });

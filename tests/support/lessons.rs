@@ -122,7 +122,8 @@ pub fn marks_not_run(timeline: &Timeline, trace: &Trace) -> Vec<String> {
 }
 
 /// Of clients; a server that crashes is killed.
-const STAGED: &str = "pause slow crash clocks-go-on time-passes runs-fast stays-away clock-jumps";
+const STAGED: &str =
+    "pause slow crash cut-off clocks-go-on time-passes runs-fast stays-away clock-jumps";
 
 pub fn is_well_formed(timeline: &Timeline) {
     let lesson = timeline.lesson;

@@ -17,8 +17,7 @@ impl Trace {
     pub fn here() -> (Self, DefaultGuard) {
         let trace = Self::default();
         let subscriber = || tracing_subscriber::registry().with(trace.clone());
-        // Of just one subscriber tracing asks the thread that meets a line first, which may be of
-        // another test: there are two.
+        // With just one, tracing may ask a thread of another test: there are two.
         std::mem::forget(tracing::Dispatch::new(subscriber()));
         let guard = tracing::subscriber::set_default(subscriber());
         (trace, guard)
@@ -65,8 +64,8 @@ impl<S: Subscriber> Layer<S> for Trace {
     }
 }
 
-/// Whether the marked statement was reached: a line from it to the end of its block ran, or the
-/// trace right above it. Of a script it is only known that it ran.
+/// Whether the marked statement was reached: a line from it to the end of its block ran, or a call
+/// right above it that goes on. Of a script it is only known that it ran.
 pub fn ran_in(mark: &Excerpt, lines: &Lines) -> bool {
     if let Some((_, script)) = mark.file.rsplit_once("/scripts/") {
         return lines.contains(&(script, 0));
@@ -80,7 +79,9 @@ pub fn ran_in(mark: &Excerpt, lines: &Lines) -> bool {
     let rest = block[1..].iter().take_while(is_inside).count();
     let is_mark = |line: &&&str| line.trim_start().starts_with("//= ");
     let marks = above.iter().rev().take_while(is_mark).count();
-    let trace = above.iter().rev().nth(marks).filter(|line| line.contains("trace!("));
+    let go_on = ["trace!(", ".note(", ".interleaving_point("];
+    let goes_on = |line: &&&str| go_on.iter().any(|call| line.contains(call));
+    let trace = above.iter().rev().nth(marks).filter(goes_on);
     let mut reached: Vec<usize> = (mark.marked_line + 1..=mark.marked_line + 1 + rest).collect();
     reached.extend(trace.map(|_| mark.marked_line - marks));
     reached.iter().any(|line| lines.contains(&(mark.file, *line as u32)))

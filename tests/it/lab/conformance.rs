@@ -38,15 +38,17 @@ impl Labs {
 async fn contradictions(labs: &Labs, strategy: &'static Strategy, promise: Promise) -> Vec<String> {
     let ran = Mutex::<Lines>::default();
     let run = async |case: Case| {
-        let lab = labs.of(&case);
+        let (trial, lab) = (Trial::of(strategy, &case.scenario), labs.of(&case));
         let mut shared = None;
         let watch = |arena: &Arena| shared = Some(arena.shared.clone());
-        let found = match Trial::of(strategy, &case.scenario).run(lab, Language::En, watch).await {
+        let mut found = match trial.run(lab, Language::En, watch).await {
             Ok(verdict) => contradictions_in(promise, &case, &verdict),
             Err(error) => vec![error.to_string()],
         };
         if let (Some(shared), Some(_)) = (shared, case.shows) {
-            ran.lock().expect("the lines").extend(shared.meter.lines());
+            let (here, marks) = (shared.meter.lines(), strategy.marks(Language::En));
+            found.extend(case.mark.and_then(|place| not_run(marks.get(place)?, &here)));
+            ran.lock().expect("the lines").extend(here);
         }
         let at = |what| format!("{}, {}: {what}", strategy.id, case.name.en);
         found.into_iter().map(at).collect::<Vec<_>>()
@@ -66,20 +68,20 @@ const RUN_IN_LESSONS: [(&str, &str); 3] = [
     ("crates/locks/src/watchdog.rs", "Ok(Err(error))"),
 ];
 
-/// Marks whose line no demonstration has run. Those of a lock's own code are looked for where locks
-/// are traced.
+fn not_run(mark: &Excerpt, ran: &Lines) -> Option<String> {
+    (!ran_in(mark, ran)).then(|| format!("{}:{}: not run", mark.file, mark.marked_line))
+}
+
+/// Marks whose line no demonstration has run.
 fn marks_that_did_not_run(labs: &Labs, strategy: &Strategy, mut ran: Lines) -> Vec<String> {
     ran.extend(labs.trace.iter().flat_map(|trace| trace.lines("")));
-    let own = |mark: &Excerpt| mark.file.starts_with("crates/lab/src/strategies/");
-    let marks = strategy.marks(Language::En).into_iter();
-    let marks = marks.filter(|mark| labs.trace.is_some() || own(mark));
     let excused = |mark: &Excerpt| {
         let line = mark.code.lines().nth(mark.marked_line + 1 - mark.first_line).expect("it");
         let is_it = |(file, code): &(&str, &str)| *file == mark.file && line.contains(code);
         RUN_IN_LESSONS.iter().any(is_it)
     };
-    let marks = marks.filter(|mark| !ran_in(mark, &ran) && !excused(mark));
-    marks.map(|mark| format!("{}:{}: not run", mark.file, mark.marked_line)).collect()
+    let marks = strategy.marks(Language::En).into_iter().filter(|mark| !excused(mark));
+    marks.filter_map(|mark| not_run(&mark, &ran)).collect()
 }
 
 fn contradictions_in(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<String> {

@@ -96,6 +96,7 @@ async fn strategies_are_listed_in_the_language_of_the_reader() {
     });
     assert_has(&english.body["strategies"][1], expected);
     assert_has(&chinese.body["strategies"][1], json!({"title": mutex.title(Zh)}));
+    assert_eq!(english.body["strategies"][1]["demonstrations"][1]["mark"], 0);
     let options = english.body["options"].as_array().map(Vec::len);
     assert!(options >= Some(7), "{options:?}");
 }
@@ -249,16 +250,17 @@ async fn a_report_is_a_page_that_runs_nothing() {
     let app = with_lab().await;
     let mut ids = Vec::new();
     for strategy in ["naive", "lua-sync"] {
-        let arena = app.arena(json!({"strategy": strategy, "stock": 1})).await;
+        let arena = json!({"strategy": strategy, "stock": 1, "options": {"interleave": "off"}});
+        let arena = app.arena(arena).await;
         assert_eq!(app.buy(&arena, "<b>ann</b>", 0).await, "sold");
         ids.push(id_of(&arena).to_owned());
     }
     let path = |query: &str| format!("/api/v1/lab/report?{query}");
-    let query = format!("arenas={}&lang=zh", ids.join(","));
+    let query = format!("arenas={}&alone={}&lang=zh", ids.join(","), ids[1]);
     let report = app.get(&path(&query)).await.must_be(200);
     assert!(report.header("content-type").starts_with("text/html"));
     assert!(report.header("content-security-policy").starts_with("default-src 'none'"));
-    for part in ["lang=\"zh-CN\"", "id=\"naive\"", "id=\"lua-sync\"", "<svg", "1 / 1"] {
+    for part in r#"lang="zh-CN"|id="naive"|id="lua-sync"|id="latency"|<svg|1 / 1"#.split('|') {
         assert_text(&report.body, part);
     }
     let (unknown, too_many) = ("0".repeat(32), vec!["a"; 65].join(","));

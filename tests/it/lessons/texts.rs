@@ -6,6 +6,7 @@ use lab::{marks, strategy::Language, texts};
 use std::collections::BTreeSet;
 
 const OUTCOMES: [&str; 6] = ["in", "out", "freed", "late", "left", "none"];
+const STAGE: [&str; 3] = ["refused", "give-back", "expired"];
 
 fn of_act(key: &str) -> (Option<&str>, &str) {
     key.split_once('.').map_or((None, key), |(act, rest)| (Some(act), rest))
@@ -24,9 +25,7 @@ fn every_key_is_of_something_in_its_lesson() {
         assert!(keys("Cast").iter().all(|actor| lesson.actor(actor).is_some()), "{id}");
         let prefix = format!("crates/lab/src/lessons/{id}_");
         let (_, source) = SOURCES.iter().find(|(file, _)| file.starts_with(&prefix)).expect(id);
-        let is_written = |step: &str| {
-            source.contains(&format!("\"{step}\"")) || ["refused", "give-back"].contains(&step)
-        };
+        let is_written = |step| STAGE.contains(&step) || source.contains(&format!("\"{step}\""));
         for key in keys("Steps") {
             let whole = key.rsplit_once('.').filter(|(_, last)| OUTCOMES.contains(last));
             let step = whole.map_or(key, |(step, _)| step);
