@@ -2,7 +2,7 @@
 //! template is `templates/report.html`.
 
 use crate::error::{LabError, Result};
-use crate::strategy::Language;
+use crate::strategy::{Harm, Language, Strategy};
 use crate::templates::{self, Axis};
 use crate::{
     catalogue::StrategyBody, options::Options, service::Lab, storm::Storm, strategies,
@@ -127,10 +127,7 @@ fn body(run: &Run, language: Language) -> Value {
     let defaults = strategy.and_then(|strategy| Options::read(strategy, &Map::new()).ok());
     let defaults = defaults.map(|options| options.0).unwrap_or_default();
     let turned = options.iter().filter(|(name, value)| defaults.get(*name) != Some(value));
-    let turned = turned.map(|(name, value)| match value {
-        Value::String(text) => format!("{name} = {text}"),
-        other => format!("{name} = {other}"),
-    });
+    let turned = turned.map(|(name, value)| format!("{name} = {}", plain(value)));
     let mut body = json!(verdict);
     let title = strategy.map_or(verdict.strategy, |strategy| strategy.title(language));
     body["label"] = Value::from(match (verdict.nodes, verdict.processes) {
@@ -142,9 +139,26 @@ fn body(run: &Run, language: Language) -> Value {
     body["tone"] = Value::from(verdict.outcome.shown().0);
     body["said"] = json!(verdict.in_words(language));
     body["fair"] = Value::from(run.is_fair());
+    body["marks"] = strategy.into_iter().flat_map(|strategy| marks_of(strategy, run)).collect();
     body["promise"] = json!(promise.map(|each| each.map(|(_, likelihood)| likelihood)));
     body["turned"] = turned.collect();
     body
+}
+
+/// The marks of what went wrong in this run: of demonstrations that show it by options which the run
+/// had, too.
+fn marks_of(strategy: &Strategy, Run { verdict, options, .. }: &Run) -> Vec<usize> {
+    let has =
+        |(name, value): &(&str, &str)| options.get(*name).map(plain).as_deref() == Some(value);
+    let shown = strategy.demonstrations.iter().filter(|shown| shown.shows != Harm::Holds);
+    let shown = shown.filter(|shown| verdict.shows(shown.shows));
+    let shown = shown.filter(|shown| shown.scenario.options.iter().all(has));
+    shown.filter_map(|shown| shown.mark).collect()
+}
+
+/// A value as `--option` takes it.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -26,14 +26,16 @@ function collision({ place, buyers, at_ms: at, a, b }) {
  * it did, then the rest by interest.
  */
 export function byCause(strategy, show, run) {
-  const { kind, tone: mood } = outcome(run);
-  return [...new Set([...causes(strategy, show, kind), ...byInterest(strategy.marks, mood !== 'good')])];
+  const { kind, tone: mood } = outcome(run), found = causes(strategy, show, kind, run.options);
+  const others = new Set(found.length ? (strategy.demonstrations ?? []).map(({ mark }) => strategy.marks[mark]) : []);
+  const rest = byInterest(strategy.marks, mood !== 'good');
+  return [...new Set([...found, ...rest.filter((mark) => !others.has(mark)), ...rest])];
 }
 
 /** `onSource()` opens the whole source. */
 export function cause(strategy, show, lane, onSource) {
-  const { oversold, duplicates, verdict } = lane, broken = tone(lane) !== 'good';
-  const marks = byCause(strategy, show, { ...verdict, oversold, duplicates });
+  const { oversold, duplicates, options, verdict } = lane, broken = tone(lane) !== 'good';
+  const marks = byCause(strategy, show, { ...verdict, oversold, duplicates, options });
   return h('div', { class: 'cause' },
     broken && verdict?.collision ? collision(verdict.collision) : null,
     ...marks.slice(0, 2).map((mark, index) => marked(mark, `${strategy.title} ${index + 1}`)),

@@ -67,7 +67,7 @@ export function laneView({ strategy, show, setup, fair }, onSource) {
   function open(wanted) {
     panel.hidden = !wanted;
     why.setAttribute('aria-expanded', String(wanted));
-    if (wanted) panel.replaceChildren(isOwn ? proof(last?.verdict) : cause(strategy, show, last, onSource));
+    if (wanted) panel.replaceChildren(isOwn ? proof(last?.verdict) : cause(strategy, show, { ...last, options: setup.options }, onSource));
   }
   const track = squares(() => open(true));
   const element = h('li', { class: 'lane' },

@@ -70,7 +70,7 @@ function showLease() {
   $('#lease').hidden = !left;
   if (!left) return;
   const name = nameOf(left.owner);
-  text($('#lease-words'), left.left > 0 ? t('lesson.lease', { name, ms: number(left.left) }) : t(`lesson.lease_${left.left}`, { name }));
+  text($('#lease-words'), typeof left.left === 'number' ? t('lesson.lease', { name, ms: number(left.left) }) : t(`lesson.lease_${left.left}`, { name }));
   const bar = $('#lease i');
   bar.className = paint(left.owner);
   bar.style.width = `${Math.round(left.part * 100)}%`;

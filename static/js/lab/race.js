@@ -55,10 +55,11 @@ const SHOWN = { oversold: 'oversells', duplicates: 'duplicates', lost: 'loses', 
 
 /**
  * The marks of what did it: that of the demonstration which was run, or else those of all that show
- * an outcome of this kind.
+ * an outcome of this kind by options which this run has, too.
  */
-export function causes({ marks = [], demonstrations = [] }, show, kind) {
-  const shown = show ? [show] : demonstrations.filter(({ shows }) => shows && shows === SHOWN[kind]);
+export function causes({ marks = [], demonstrations = [] }, show, kind, options = {}) {
+  const has = (own = {}) => Object.entries(own).every(([name, value]) => String(options[name]) === String(value));
+  const shown = show ? [show] : demonstrations.filter((one) => one.shows && one.shows === SHOWN[kind] && has(one.options));
   return shown.map(({ mark }) => marks[mark]).filter(Boolean);
 }
 

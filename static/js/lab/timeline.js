@@ -45,16 +45,16 @@ export const isOverlap = (event) => event.overlap === true;
 
 /**
  * The step at which an act breaks what the lock promises: where a second one comes in; else, if it
- * was broken, the last one but for an unlock. null if it held.
+ * was broken, the last one, before its actor unlocked or left the queue. null if it held.
  */
 export function violation(line, number) {
   const { first, last, verdict } = line.acts[number];
   for (let step = first; step <= last; step++) if (isOverlap(line.events[step])) return step;
   if (!verdict?.broken) return null;
-  const unlocks = (step) => lockOf(line.events[step - 1]) && !lockOf(line.events[step]);
-  let step = last;
-  while (step > first && unlocks(step)) step -= 1;
-  return step;
+  const locks = (step) => Object.entries(line.events[step].key_state ?? {}).filter(([name, state]) => /lock/.test(name) && state?.value != null).length;
+  const { actor } = line.events[last];
+  for (let step = last; step > first && line.events[step].actor === actor; step--) if (locks(step) < locks(step - 1)) return step - 1;
+  return last;
 }
 
 /** How long a step stands while playing: time to read what is said about it. */
@@ -100,10 +100,10 @@ export function lease(line, step, server) {
   const [name, state] = lockOf(line.events[step], server) ?? [];
   const left = state && lasts(name, state);
   if (!state || left === 'value') return null;
-  if (!(left > 0)) return { owner: state.owner, part: 1, left };
+  if (typeof left !== 'number') return { owner: state.owner, part: 1, left };
   const { first } = line.acts[actAt(line, step)];
   const had = line.events.slice(first, step + 1).map((event) => event.key_state?.[name]).filter((one) => one?.owner === state.owner && one.ttl_ms > 0);
-  return { owner: state.owner, part: left / Math.max(...had.map((one) => one.ttl_ms)), left };
+  return { owner: state.owner, part: left / Math.max(1, ...had.map((one) => one.ttl_ms)), left };
 }
 
 /**

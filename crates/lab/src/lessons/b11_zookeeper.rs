@@ -76,10 +76,12 @@ async fn guid(stage: &Stage, zookeeper: &str) -> Result {
     let taking = alice.acquires(&her_lock, LONG);
     if stage.options().is("reply", "lost") {
         loses_create(stage, &alice, &proxy).await?;
+        alice.next().goes("sync").await?;
+        alice.next().goes("find").await?;
     } else {
         alice.next().goes("create").await?;
     }
-    let hers = alice.must_hold(taking.rest_named(found).await?)?;
+    let hers = alice.must_hold(taking.rest_named(queue).await?)?;
     let _ = alice.unlocks(hers, "unlock").await?;
     let (his_zoo, his_lock) = lock(&bob, zookeeper, LONG_SESSION);
     let his = bob.acquires(&his_lock, ZERO).rest_named(queue).await??.held();
@@ -116,10 +118,6 @@ fn queue(sent: &str) -> &'static str {
         Some("stat") => "first",
         _ => "leave",
     }
-}
-
-fn found(sent: &str) -> &'static str {
-    if sent.starts_with("ls") { "find" } else { queue(sent) }
 }
 
 /// The failing variant: a place in the queue without a name of one's own.
