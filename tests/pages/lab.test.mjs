@@ -138,9 +138,10 @@ describe('a race', () => {
   });
 
   it('was caused by the line of its demonstration, or of those that show what happened', () => {
-    const demonstrations = [{ shows: 'duplicates', mark: 2 }, { shows: 'oversells', mark: 1 }, { shows: { notes: 'x' }, mark: 0 }, {}];
-    const told = (show, kind) => causes({ marks: ['a', 'b', 'c'], demonstrations }, show, kind);
-    assert.deepEqual([told(null, 'duplicates'), told(demonstrations[1], 'duplicates'), told(null, 'exact'), told(demonstrations[3], 'lost'), causes({}, null, 'lost')], [['c'], ['b'], [], [], []]);
+    const demonstrations = [{ shows: 'duplicates', mark: 2 }, { shows: 'oversells', mark: 1 }, { shows: 'notes', mark: 0 }, { shows: 'oversells', mark: 0, options: { pause_ms: '9' } }, {}];
+    const told = (show, kind, options) => causes({ marks: ['a', 'b', 'c'], demonstrations }, show, kind, options);
+    assert.deepEqual([told(null, 'oversold'), told(null, 'oversold', { pause_ms: 8 }), told(null, 'oversold', { pause_ms: 9 })], [['b'], ['b'], ['b', 'a']], 'only what this run’s options can have done');
+    assert.deepEqual([told(null, 'duplicates'), told(demonstrations[1], 'duplicates'), told(null, 'exact'), told(demonstrations[4], 'lost'), causes({}, null, 'lost')], [['c'], ['b'], [], [], []]);
   });
 
   it('curves stay within their box, and need two points', () => {
@@ -265,6 +266,8 @@ describe('a lesson', () => {
     const lock = { lock: { value: '1', ttl_ms: 9, owner: 'a' } }, free = { lock: { value: null } };
     const ends = (broken, ...states) => violation(timeline({ actors: [], events: states.map((key_state) => event('a', { key_state })), acts: [{ id: 'x', first: 0, last: states.length - 1, verdict: { broken } }] }), 0);
     assert.deepEqual([ends(false, lock), ends(true, lock, lock), ends(true, lock, lock, free), ends(true, {}, {}), ends(true, lock)], [null, 1, 1, 1, 0]);
+    const queue = { ...lock, 'lock-2': { value: 'czxid 0x2', owner: 'b' } };
+    assert.equal(ends(true, lock, queue, queue, lock, lock), 2, 'whoever gives up leaves the queue after the moment');
     assert.equal(moment(line, 2).overlap, true);
     assert.equal(moment(line, 2).ends, true);
   });
@@ -297,6 +300,7 @@ describe('a lesson', () => {
     const at = (ttl_ms, owner = 'a', name = 'lock') => event('a', { key_state: { [name]: { value: '1', ttl_ms, owner } } });
     const leased = timeline({ actors: [], events: [at(200), at(50), at(100, 'b'), at(null), event('a'), at(9, 'a', 'redis-2 lock')], acts: [] });
     assert.deepEqual([0, 1, 2, 3].map((step) => lease(leased, step)?.part), [1, 0.25, 1, 1]);
+    assert.deepEqual(lease(timeline({ actors: [], events: [at(0)], acts: [] }), 0), { owner: 'a', part: 0, left: 0 });
     assert.deepEqual([lease(leased, 3).left, lease(leased, 4), lease(leased, 5, 'redis-1'), lease(leased, 5, 'redis-2').left], ['ever', null, null, 9]);
     const holder = event('a', { key_state: { '_c_0-lock-0000000009': { value: 'czxid 0x9', owner: 'b' }, '_c_1-lock-0000000002': { value: 'czxid 0x2', owner: 'a' } } });
     const stamp = event('a', { key_state: { 'lock:phone': { value: '1798123456789', owner: 'a' } } });
