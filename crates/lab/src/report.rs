@@ -145,7 +145,7 @@ fn body(run: &Run, language: Language) -> Value {
     body
 }
 
-/// The marks of what went wrong in this run: of demonstrations that show it by options which the run
+/// The marks of what went wrong in this run: of demonstrations that show it by options that the run
 /// had, too.
 fn marks_of(strategy: &Strategy, Run { verdict, options, .. }: &Run) -> Vec<usize> {
     let has =
