@@ -69,6 +69,7 @@ impl Protocol for SetnxExpire {
         let name = &*claim.name;
         let mut ours: bool = self.line.ask(cmd("SETNX").arg(name).arg("locked")).await?;
         if ours {
+            trace!(name, "taken, without an end");
             //= FLAW a client that dies here leaves a lock without an end
             self.line.ask::<()>(cmd("PEXPIRE").arg(name).arg(millis(self.lease))).await?;
         } else if self.repair != Repair::Never && Instant::now() >= deadline {
