@@ -331,9 +331,15 @@ export function races(stage) {
       assert.deepEqual(lanes, ['lane bad', 'lane bad', 'lane bad', 'lane good']);
       assert.equal(await page.locator('#lanes .demonstrates').count(), 4, 'each runs its own demonstration');
       assert.equal(await page.locator('.predicted.against').count(), 0);
+      const { strategies } = await page.evaluate(() => fetch('/api/v1/lab/strategies').then((answer) => answer.json()));
       for (const lane of await page.locator('.lane.bad').all()) {
         await lane.locator('.why').click();
         assert.ok(await lane.locator('.marked.flaw .line.marked').first().isVisible());
+        const title = await lane.locator('h3').textContent(), { demonstrations, marks } = strategies.find((one) => one.title === title);
+        const words = (of) => demonstrations.filter(({ shows }) => (shows === 'oversells') === of).map(({ mark }) => marks[mark].words);
+        const shown = await lane.locator('.marked figcaption').allTextContents(), own = words(true), others = words(false).filter((one) => !own.includes(one));
+        assert.ok(own.some((one) => shown[0].includes(one)), `${title}: ${shown}`);
+        assert.ok(!others.some((one) => shown.join().includes(one)), `${title}: a line of another harm: ${shown}`);
         assert.match(await lane.locator('.collision figcaption').textContent(), /buyer-\d+ and buyer-\d+ of this race/);
       }
       await page.leave();

@@ -218,6 +218,12 @@ export function theatre(stage) {
         assert.ok((await marks.allTextContents()).every((words) => /^✕ ..../.test(words)), `${id}: in words`);
         assert.equal(played, await page.locator('#rows .staged-mark').count(), `${id}: what is staged says so at its step and in the table`);
         await page.locator('#verdict').waitFor();
+        if (id === 'b11') { // what Bob does after the orphan has kept him out is tidying up
+          await page.locator('.acts .quiet').last().click();
+          assert.match(await page.textContent('#explain'), /Bob lists the queue/);
+          await page.keyboard.press('ArrowRight');
+          assert.match(await page.textContent('#explain'), /Bob gives up/);
+        }
         for (const act of await page.locator('.acts .act').all()) {
           await act.click();
           const kind = (await act.getAttribute('class')).includes('cure') && !(await act.getAttribute('class')).includes('flaw') ? 'cure' : 'flaw';

@@ -3,7 +3,7 @@
 use crate::support::Servers;
 use crate::support::locks::*;
 use crate::support::plant::{buggy_redis, forget_scripts};
-use locks::fencing::{PostgresResource, RedisResource, Write};
+use locks::fencing::Write;
 use locks::wire::{Clock, Meter};
 use redis::cmd;
 
@@ -34,7 +34,7 @@ async fn a_watchdog_that_outlives_its_unlock() {
     assert_eq!(interceptor.answered("token_renew"), 0);
 }
 
-async fn renewed<L: Lock>(lock: L, name: &str, interceptor: &Interceptor) -> L::Guard {
+async fn renewed<L: Lock>(lock: L, name: &str, interceptor: &Interceptor) -> Held<L> {
     let guard = held(&lock, name).await;
     wait_for!(interceptor.answered(&format!("renew*{name}")) > 0);
     guard
@@ -295,7 +295,7 @@ async fn is_older_than_its_drift(line: &Line, name: &str) {
     wait_for!((0..enough).contains(&pttl(line, name).await));
 }
 
-async fn vouches_for_no_more_than_redis(guard: impl Guard, line: &Line, name: &str) {
+async fn vouches_for_no_more_than_redis(guard: Held<impl Protocol>, line: &Line, name: &str) {
     let sure_until = guard.lost().sure_until().expect("a lease");
     let left = u64::try_from(pttl(line, name).await).expect("it has an end");
     let end = Instant::now() + Duration::from_millis(left + 1);
@@ -341,16 +341,15 @@ async fn fencing_refuses_the_older_number() {
     let [old, new] = [sleeper, held(&lock, &name).await].map(|guard| guard.fencing().expect("one"));
     assert!(old < new);
     let resource = format!("{name}:resource");
-    let in_redis = RedisResource::new(line);
-    let in_postgres = PostgresResource::new(Sql::new(pool(2).await));
+    let sql = Sql::new(pool(2).await);
     for (number, expected) in [
         (old, Write::Applied),
         (new, Write::Applied),
         (old, Write::Refused { newest: new }),
         (new, Write::Applied),
     ] {
-        assert_eq!(in_redis.write(&resource, number, "v").await.expect("redis"), expected);
-        assert_eq!(in_postgres.write(&resource, number, "v").await.expect("postgres"), expected);
+        assert_eq!(line.write_fenced(&resource, number, "v").await.expect("redis"), expected);
+        assert_eq!(sql.write_fenced(&resource, number, "v").await.expect("postgres"), expected);
     }
 }
 

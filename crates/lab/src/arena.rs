@@ -87,7 +87,7 @@ struct Slot {
 impl Slot {
     /// Drops an incarnation that has crashed; the node stays down for a while.
     fn bury_if_crashed(&mut self, restart: Duration) {
-        if self.up.as_ref().is_some_and(Up::is_gone) {
+        if self.up.as_ref().is_some_and(|up| up.bench.gone.is_cancelled()) {
             self.up = None;
             self.down_until = Some(Instant::now() + restart);
         }
@@ -99,12 +99,6 @@ impl Slot {
 struct Up {
     seller: Arc<dyn Seller>,
     bench: Bench,
-}
-
-impl Up {
-    fn is_gone(&self) -> bool {
-        self.bench.gone.is_cancelled()
-    }
 }
 
 impl Arena {
@@ -236,7 +230,7 @@ impl Arena {
         let mut living = Vec::new();
         for node in &self.nodes {
             let slot = node.lock().await;
-            living.extend(slot.up.clone().filter(|up| !up.is_gone()));
+            living.extend(slot.up.clone().filter(|up| !up.bench.gone.is_cancelled()));
         }
         living
     }

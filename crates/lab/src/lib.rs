@@ -53,6 +53,7 @@ pub mod lessons;
 pub mod limits;
 pub mod lock_comparison;
 pub mod lock_costs;
+pub mod lock_sources;
 pub mod loopback;
 pub mod losses;
 pub mod marks;

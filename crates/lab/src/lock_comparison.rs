@@ -18,6 +18,8 @@ use utoipa::ToSchema;
 const MEASUREMENT: &str = "locks-compared";
 /// Independent nodes for the multi-lock and Redlock.
 const NODES: usize = 3;
+/// Of one request.
+const TIMEOUT: Duration = Duration::from_millis(500);
 const SESSION: Duration = Duration::from_secs(4);
 
 /// That a lock has a property (`yes`, `no`, or `partly`: under a condition), and the test that
@@ -169,7 +171,9 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool)> {
     if servers.lacks(Need::RedisNodes(NODES)).is_none() {
         for number in 0..NODES {
             let server = servers.redis_node(number).await?;
-            nodes.push(Line::new(&server.url())?.to(&format!("redis-{}", number + 1)));
+            nodes.push(
+                Line::with_timeout(&server.url(), TIMEOUT)?.to(&format!("redis-{}", number + 1)),
+            );
             held.push(server);
         }
     }
@@ -182,7 +186,7 @@ async fn measure(servers: &Servers) -> Result<(Vec<Cost>, bool)> {
     // One node and several are measured on servers of the same kind, where there are any.
     let redis = match nodes.first() {
         Some(node) => node.another_connection(),
-        None => Line::new(&servers.redis_url)?,
+        None => Line::with_timeout(&servers.redis_url, TIMEOUT)?,
     };
     let on = Connections { redis, nodes, sql: Some(Sql::new(servers.postgres.clone())), zoo };
     let prefix = servers.prefix_of(MEASUREMENT);

@@ -3,8 +3,8 @@
 use futures_util::future::{BoxFuture, join_all};
 use locks::wire::{Clock, Line, Meter, RoundTrips, Sql};
 use locks::{
-    AdvisoryLock, Guard, Lock, MultiLock, Redlock, ReentrantLock, SetPxNoOwner, SetnxExpire,
-    SetnxGetset, TableLock, TokenLock, ZooKeeperLock, zookeeper::Zoo,
+    AdvisoryLock, Lock, MultiLock, Redlock, ReentrantLock, SetPxNoOwner, SetnxExpire, SetnxGetset,
+    TableLock, TokenLock, ZooKeeperLock, zookeeper::Zoo,
 };
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -67,12 +67,12 @@ fn candidates<'a>(on: &Connections, turns: &'a Turns<'_>) -> Vec<BoxFuture<'a, O
     }
     if let Some(sql) = &on.sql {
         let sql = || sql.clone().counted_by(&turns.meter);
-        all.push(turns.cost("advisory-lock", AdvisoryLock::new(sql())));
+        all.push(turns.cost("advisory-lock", AdvisoryLock(sql())));
         all.push(turns.cost("db-lock-table", TableLock::new(sql(), LEASE)));
     }
     if let Some(zoo) = &on.zoo {
         let zoo = zoo.clone().counted_by(&turns.meter);
-        all.push(turns.cost("zookeeper-lock", ZooKeeperLock::new(zoo)));
+        all.push(turns.cost("zookeeper-lock", ZooKeeperLock(zoo)));
     }
     all
 }

@@ -39,6 +39,14 @@ pub const DATABASE_STRATEGY: Strategy = Strategy {
     ..Strategy::PLAIN
 };
 
+/// The defaults of strategies that count in Redis: first the unit, then the order.
+pub const COUNTER_STRATEGY: Strategy = Strategy {
+    family: Family::RedisCounter,
+    promise: Promise::everywhere(Harms::UNSOLD),
+    crash_points: &["the unit is taken"],
+    ..Strategy::PLAIN
+};
+
 /// The defaults of strategies under a lock that all nodes share.
 pub const LOCK_STRATEGY: Strategy = Strategy {
     family: Family::DistributedLock,

@@ -324,3 +324,17 @@ async fn attempt(what: &str, limit: Duration, work: impl Future<Output = Result>
 pub fn is_arena_id(id: &str) -> bool {
     id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_of_hexadecimal_digits() {
+        assert!(is_arena_id("0123456789abcdef0123456789abcdef"));
+        for bad in ["", "1", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcde;"]
+        {
+            assert!(!is_arena_id(bad), "{bad}");
+        }
+    }
+}

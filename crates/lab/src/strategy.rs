@@ -1,5 +1,6 @@
 //! The properties that each strategy declares.
 
+use crate::lock_sources::SOURCES;
 use crate::marks::{self, Excerpt, Source};
 use crate::texts::{self, Text};
 use serde::{Serialize, Serializer};
@@ -322,9 +323,8 @@ impl Strategy {
         let mut found: Vec<Excerpt> = sources.copied().flat_map(marks::excerpts).collect();
         translate(&mut found, self.id, "Marks", language);
         for id in self.locks {
-            let sources = locks::SOURCES.iter().filter(|source| source.id == *id);
-            let source = |&locks::Source { file, text, .. }| Source { file, text };
-            let mut of_lock: Vec<Excerpt> = sources.map(source).flat_map(marks::excerpts).collect();
+            let sources = SOURCES.iter().filter(|(of, _)| of == id).map(|(_, source)| *source);
+            let mut of_lock: Vec<Excerpt> = sources.flat_map(marks::excerpts).collect();
             translate(&mut of_lock, "locks", id, language);
             found.extend(of_lock);
         }

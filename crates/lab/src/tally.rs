@@ -32,17 +32,13 @@ pub struct Counts {
 
 impl Counts {
     pub fn add(&mut self, other: &Self) {
-        for (sum, more) in [
-            (&mut self.attempts, other.attempts),
-            (&mut self.sold, other.sold),
-            (&mut self.contended, other.contended),
-            (&mut self.failed, other.failed),
-            (&mut self.redis, other.redis),
-            (&mut self.postgres, other.postgres),
-            (&mut self.zookeeper, other.zookeeper),
-        ] {
-            *sum += more;
-        }
+        self.attempts += other.attempts;
+        self.sold += other.sold;
+        self.contended += other.contended;
+        self.failed += other.failed;
+        self.redis += other.redis;
+        self.postgres += other.postgres;
+        self.zookeeper += other.zookeeper;
         self.span(other.first_us, other.last_us);
         self.winners.add(&other.winners);
         self.losers.add(&other.losers);

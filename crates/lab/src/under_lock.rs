@@ -3,7 +3,7 @@
 use crate::bench::Bench;
 use crate::selling::{Outcome, Result, Trying};
 use futures_util::TryFutureExt;
-use locks::{Guard, Lock, Released};
+use locks::{Held, Lock, Protocol, Released};
 use std::{panic::Location, time::Duration};
 
 /// Longer than a purchase may take: without `wait_ms` no buyer is told "contended".
@@ -16,7 +16,7 @@ impl Bench {
     pub fn under_lock<L: Lock>(
         &self,
         lock: &L,
-        sell: impl AsyncFnOnce(&L::Guard) -> Result<Outcome>,
+        sell: impl AsyncFnOnce(&Held<L>) -> Result<Outcome>,
     ) -> impl Trying<Outcome> {
         self.passed(Location::caller());
         let wait = self.options().millis_or("wait_ms", LONGEST_WAIT);
@@ -34,7 +34,7 @@ impl Bench {
     }
 
     /// Releases a lock, and notes if it was lost before. A sale under it stays a sale.
-    async fn release(&self, guard: impl Guard) {
+    async fn release(&self, guard: Held<impl Protocol>) {
         match guard.release().await {
             Ok(Released::NotHeld) => self.note("the lock was gone before it was released"),
             Ok(Released::Freed | Released::StillHeld { .. }) => {}

@@ -30,35 +30,23 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// Less than the pool's statement timeout.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// See the head of this file.
+/// See the head of this file. Each holder and each waiter keeps one connection of the pool.
 #[derive(Clone)]
-pub struct AdvisoryLock {
-    sql: Sql,
-}
-
-/// A held [`AdvisoryLock`], and the transaction that has it.
-pub type AdvisoryGuard = Held<AdvisoryLock>;
+pub struct AdvisoryLock(pub Sql);
 
 /// The transaction that has the lock; cancelling the acquire closes its connection.
 type Own = Arc<Mutex<Option<SqlTransaction>>>;
-
-impl AdvisoryLock {
-    /// Each holder and each waiter keeps one connection of the pool.
-    pub fn new(sql: Sql) -> Self {
-        Self { sql }
-    }
-}
 
 impl Protocol for AdvisoryLock {
     type Own = Own;
     const RELEASES: u32 = 1;
 
     fn token(&self) -> String {
-        self.sql.unique_token()
+        self.0.unique_token()
     }
 
     async fn attempt(&self, claim: &Claim<Own>, deadline: Instant) -> Answer<Attempt> {
-        let mut transaction = self.sql.begin().await?;
+        let mut transaction = self.0.begin().await?;
         // Postgres keeps the queue. It waits for a millisecond at least: zero would be for ever.
         let left = deadline.saturating_duration_since(Instant::now()).min(LONGEST_WAIT);
         let values = (&*claim.name, millis(left).to_string());
@@ -74,9 +62,9 @@ impl Protocol for AdvisoryLock {
     }
 
     /// After an error nobody knows whether the work was committed; the lock is free either way.
-    async fn release(&self, claim: &Claim<Own>, ending: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim<Own>, hold: &Hold, _: bool) -> Answer<Released> {
         let transaction = claim.own.lock().await.take().ok_or_else(gone)?;
-        if ending.hold.is_lost() {
+        if hold.is_lost() {
             // Postgres would answer COMMIT with a rollback, without an error.
             transaction.rollback().await?;
             return Ok(Released::NotHeld);
@@ -132,7 +120,7 @@ fn gone() -> LockError {
     LockError::Postgres(sqlx::Error::Io(ErrorKind::ConnectionReset.into()))
 }
 
-impl AdvisoryGuard {
+impl Held<AdvisoryLock> {
     /// The transaction that has the lock: its writes are committed together with the unlock, or not
     /// at all. A failing statement marks the lock as lost.
     ///

@@ -1,18 +1,24 @@
 //! The driver of all locks: it owns waiting, doubt, undoing, the lease and the release's retries.
 
-use crate::error::Answer;
-use crate::hold::{Hold, Lost, Why, later};
-use crate::lock::{Acquired, Guard, Lock, Released};
-use crate::protocol::{Claim, Ending, Ours, Protocol};
+use crate::asking::Asking;
+use crate::error::{Answer, LockError};
+use crate::hold::{Hold, Why, later};
+use crate::outcome::{Acquired, Released};
+use crate::protocol::{Claim, Ours, Protocol};
 use crate::waiting::{Waiting, jitter};
 use crate::watchdog::{self, Watchdog};
 use std::{fmt, time::Duration};
 use tokio::time::{Instant, sleep};
 use tracing::trace;
 
-impl<P: Protocol> Lock for P {
-    type Guard = Held<P>;
+/// A lock, as its users see it: any [`Protocol`].
+pub trait Lock: Protocol {
+    /// Tries until `wait` is over; zero means once. Cancelling it stops any renewal; the lock then
+    /// ends with its lease at the latest.
+    fn acquire(&self, name: &str, wait: Duration) -> impl Asking<Acquired<Held<Self>>, LockError>;
+}
 
+impl<P: Protocol> Lock for P {
     async fn acquire(&self, name: &str, wait: Duration) -> Answer<Acquired<Held<P>>> {
         let claim =
             Claim { name: name.into(), token: self.token().into(), own: Default::default() };
@@ -64,8 +70,11 @@ impl<P: Protocol> Lock for P {
     }
 }
 
-/// A held lock, or what is left of it; during an acquire, one that may be held. Dropping it starts
-/// the undoing of an abandoned acquire, and of a lock without a lease.
+/// A client's belief to hold a lock; during an acquire, a lock that may be held.
+///
+/// Dropping it ends the renewal at once, and starts the undoing of an abandoned acquire and of a
+/// lock without a lease. Else the lock usually stays until its lease is over, because dropped work
+/// may be half done. [`Held::release`] frees it.
 pub struct Held<P: Protocol> {
     protocol: P,
     pub(crate) claim: Claim<P::Own>,
@@ -98,24 +107,20 @@ impl<P: Protocol> Held<P> {
     pub fn token(&self) -> &str {
         &self.claim.token
     }
-}
 
-impl<P: Protocol> fmt::Debug for Held<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Held({} by {})", self.claim.name, self.claim.token)
-    }
-}
-
-impl<P: Protocol> Guard for Held<P> {
-    fn fencing(&self) -> Option<u64> {
+    /// A number that grows from holder to holder, for the resource to compare
+    /// (see [`fencing`](crate::fencing)); `None` if the lock has none.
+    pub fn fencing(&self) -> Option<u64> {
         self.fencing
     }
 
-    fn lost(&self) -> Lost {
-        self.hold.lost()
+    /// Resolves when the holder can no longer be sure to be alone.
+    pub fn lost(&self) -> Hold {
+        self.hold.clone()
     }
 
-    async fn release(mut self) -> Answer<Released> {
+    /// Ends the renewal, then frees the lock, retrying after a lost reply.
+    pub async fn release(mut self) -> Answer<Released> {
         //= CURE the watchdog ends first: a failed unlock leaves nothing that renews
         if let Some(watchdog) = self.watchdog.take() {
             watchdog.abort();
@@ -124,8 +129,7 @@ impl<P: Protocol> Guard for Held<P> {
         }
         let mut asked = 0;
         loop {
-            let ending = Ending { hold: &self.hold, again: asked > 0 };
-            let released = self.protocol.release(&self.claim, ending).await;
+            let released = self.protocol.release(&self.claim, &self.hold, asked > 0).await;
             asked += 1;
             match released {
                 Err(error) if error.is_unreachable() && asked < P::RELEASES => {
@@ -137,6 +141,12 @@ impl<P: Protocol> Guard for Held<P> {
                 }
             }
         }
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Held<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Held({} by {})", self.claim.name, self.claim.token)
     }
 }
 

@@ -20,37 +20,23 @@ static WRITE: LuaScript = lua!("fenced_write.lua");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Write {
+    /// It is written.
     Applied,
     /// A holder with this newer number has written.
-    Refused {
-        newest: u64,
-    },
+    Refused { newest: u64 },
 }
 
-/// A resource, on this connection.
-#[derive(Clone)]
-pub struct Resource<C>(C);
-
-pub type RedisResource = Resource<Line>;
-pub type PostgresResource = Resource<Sql>;
-
-impl<C> Resource<C> {
-    pub fn new(connection: C) -> Self {
-        Self(connection)
-    }
-}
-
-impl RedisResource {
-    pub async fn write(&self, key: &str, fencing: u64, value: &str) -> Answer<Write> {
+impl Line {
+    pub async fn write_fenced(&self, key: &str, fencing: u64, value: &str) -> Answer<Write> {
         let call = WRITE.on(&[key]).arg(fencing).arg(value);
-        let (applied, newest) = self.0.ask(&call).await?;
+        let (applied, newest) = self.ask(&call).await?;
         Ok(if applied { Write::Applied } else { Write::Refused { newest } })
     }
 }
 
-impl PostgresResource {
+impl Sql {
     /// One statement: compared and written under the row's own lock.
-    pub async fn write(&self, name: &str, fencing: u64, value: &str) -> Answer<Write> {
+    pub async fn write_fenced(&self, name: &str, fencing: u64, value: &str) -> Answer<Write> {
         const WRITE: &str = "
             INSERT INTO lab.fenced AS resource (name, newest, value) VALUES ($1, $2, $3)
             ON CONFLICT (name) DO UPDATE SET newest = $2, value = $3 WHERE resource.newest <= $2";
@@ -58,11 +44,11 @@ impl PostgresResource {
         // A bigint holds no newer number.
         let number = i64::try_from(fencing).unwrap_or(i64::MAX);
         //= CURE the row refuses a number that is older than the one it has seen
-        let written = self.0.run(WRITE, (name, number, value)).await?;
+        let written = self.run(WRITE, (name, number, value)).await?;
         if written > 0 {
             return Ok(Write::Applied);
         }
-        let newest = self.0.row::<(i64,)>(NEWEST, (name,)).await?;
+        let newest = self.row::<(i64,)>(NEWEST, (name,)).await?;
         Ok(Write::Refused { newest: newest.map_or(0, |(newest,)| newest.unsigned_abs()) })
     }
 }

@@ -33,8 +33,12 @@ impl Belief {
     }
 }
 
-/// The holder's side of [`Lost`]. Lost is final: a late renewal must not reassure a holder that has
-/// stopped.
+/// What a holder knows. Awaited, it tells why the holder can no longer be sure to be alone; to be
+/// selected on beside the work. The waiter times the lease, without a task.
+///
+/// Certainty is by this process' clock: a paused process learns of it late, and only
+/// [`fencing`](crate::fencing) helps then. A loss is final: a late renewal must not reassure a
+/// holder that has stopped.
 #[derive(Debug, Clone)]
 pub struct Hold(watch::Sender<Belief>);
 
@@ -62,27 +66,6 @@ impl Hold {
         self.0.send_modify(|belief| belief.over = belief.why().or(Some(why)));
     }
 
-    pub fn is_lost(&self) -> bool {
-        self.0.borrow().why().is_some()
-    }
-
-    pub(crate) fn end(&self) -> Option<Instant> {
-        self.0.borrow().until
-    }
-
-    pub(crate) fn lost(&self) -> Lost {
-        Lost(self.0.subscribe())
-    }
-}
-
-/// Resolves, with the reason, when the holder can no longer be sure to be alone; to be selected on
-/// beside the work. The waiter times the lease, without a task.
-///
-/// Certainty is by this process' clock: a paused process learns of it late, and only
-/// [`fencing`](crate::fencing) helps then.
-pub struct Lost(watch::Receiver<Belief>);
-
-impl Lost {
     /// Until when the holder is sure without further news; compare it with the clock before each
     /// step. `None`: there is no such time.
     pub fn sure_until(&self) -> Option<Instant> {
@@ -95,13 +78,13 @@ impl Lost {
     }
 }
 
-impl IntoFuture for Lost {
+impl IntoFuture for Hold {
     type Output = Why;
     type IntoFuture = BoxFuture<'static, Why>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let mut belief = self.0;
         Box::pin(async move {
+            let mut belief = self.0.subscribe();
             loop {
                 let now = *belief.borrow_and_update();
                 if let Some(why) = now.why() {
@@ -109,9 +92,7 @@ impl IntoFuture for Lost {
                 }
                 // Without a lease this is a century.
                 let until = now.until.unwrap_or_else(|| later(Duration::MAX));
-                if let Ok(Err(_gone)) = timeout_at(until, belief.changed()).await {
-                    return now.why().unwrap_or(Why::Released);
-                }
+                let _ = timeout_at(until, belief.changed()).await;
             }
         })
     }
@@ -142,7 +123,7 @@ mod tests {
         let just_in_time = Hold::since(now - (lease - 2 * drift(lease)), Some(lease));
         assert!(!just_in_time.is_lost());
         let too_late = Hold::since(now - (lease - drift(lease) / 2), Some(lease));
-        assert_eq!(too_late.lost().await, Why::LeaseOver);
+        assert_eq!(too_late.await, Why::LeaseOver);
         // A hundredth and two milliseconds.
         assert_eq!(drift(lease), Duration::from_millis(602));
     }
@@ -154,14 +135,14 @@ mod tests {
         hold.lose(Why::NotOurs);
         assert!(!hold.renewed(Instant::now(), lease));
         hold.lose(Why::Released);
-        assert_eq!(hold.lost().await, Why::NotOurs);
+        assert_eq!(hold.await, Why::NotOurs);
     }
 
     #[tokio::test]
     async fn a_renewal_never_shortens() {
         let hold = Hold::since(Instant::now(), Some(Duration::from_secs(60)));
-        let end = hold.end();
+        let end = hold.sure_until();
         assert!(hold.renewed(Instant::now(), Duration::from_secs(1)));
-        assert_eq!(hold.end(), end);
+        assert_eq!(hold.sure_until(), end);
     }
 }

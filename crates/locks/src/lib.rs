@@ -28,8 +28,9 @@
 //! | `table` | [`TableLock`] | a row in Postgres |
 //! | `zookeeper` | [`ZooKeeperLock`] | a queue of ephemeral nodes |
 //! | `fencing` | | the resource's side: older numbers are refused |
-//! | `lock`, `error`, `protocol` | | a lock from outside, its failures, a lock from inside |
-//! | `driver`, `hold`, `watchdog`, `waiting` | | what all of them share |
+//! | `protocol`, `outcome`, `error` | | a lock from inside, what comes of it, its failures |
+//! | `driver` | | a lock from outside |
+//! | `hold`, `watchdog`, `waiting`, `asking` | | what all of them share |
 //!
 //! `wire` is their transport: counted, and watched if a lesson or a test asks for it. Nothing here
 //! knows of sales.
@@ -38,16 +39,17 @@
 //! *Unreachable*: nobody knows ([`LockError`]). *Not held*: a release came too late ([`Released`]).
 //!
 //! The head of each file says what happens after a crash. `//= FLAW` and `//= CURE` (in Lua `--=`)
-//! stand above the lines that decide; [`SOURCES`] is what pages quote.
+//! stand above the lines that decide, which pages quote.
 
 pub mod advisory;
+mod asking;
 mod driver;
 mod error;
 pub mod fencing;
 mod hold;
-mod lock;
 pub mod multi;
 mod nodes;
+mod outcome;
 mod prelude;
 mod protocol;
 mod queue;
@@ -56,7 +58,6 @@ pub mod reentrant;
 pub mod set_px_no_owner;
 pub mod setnx_expire;
 pub mod setnx_getset;
-mod sources;
 pub mod table;
 pub mod token;
 mod waiting;
@@ -64,16 +65,17 @@ mod watchdog;
 pub mod wire;
 pub mod zookeeper;
 
-pub use self::{advisory::AdvisoryLock, driver::Held, table::TableLock, token::TokenLock};
+pub use self::{advisory::AdvisoryLock, table::TableLock, token::TokenLock};
 pub use self::{multi::MultiLock, redlock::Redlock, reentrant::ReentrantLock};
+pub use asking::Asking;
+pub use driver::{Held, Lock};
 pub use error::{Answer, LockError};
-pub use hold::{Hold, Lost, Why, drift};
-pub use lock::{Acquired, Guard, Lock, Released};
-pub use protocol::{Attempt, Claim, Ending, Lease, Ours, Protocol};
+pub use hold::{Hold, Why, drift};
+pub use outcome::{Acquired, Released};
+pub use protocol::{Attempt, Claim, Lease, Ours, Protocol};
 pub use set_px_no_owner::SetPxNoOwner;
 pub use setnx_expire::SetnxExpire;
 pub use setnx_getset::SetnxGetset;
-pub use sources::{SOURCES, Source};
 pub use zookeeper::ZooKeeperLock;
 /// For tests, which ask the server themselves.
 #[cfg(feature = "zookeeper")]

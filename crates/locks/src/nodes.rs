@@ -114,7 +114,7 @@ impl<R: Rule> Protocol for Nodes<R> {
     }
 
     /// A silent node keeps the lock until its lease is over.
-    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim, _: &Hold, _: bool) -> Answer<Released> {
         trace!(name = &*claim.name, "given back");
         //= CURE on every node, compared and deleted there; one that fails does not stop the others
         let answers = self.everywhere(release(&claim.name, &claim.token)).await;

@@ -3,8 +3,8 @@
 pub use crate::driver::Held;
 pub use crate::error::{Answer, LockError};
 pub use crate::hold::{Hold, Why};
-pub use crate::lock::Released;
-pub use crate::protocol::{Attempt, Claim, Ending, Lease, Ours, Protocol};
+pub use crate::outcome::Released;
+pub use crate::protocol::{Attempt, Claim, Lease, Ours, Protocol};
 pub use crate::watchdog::Watchdog;
 pub use crate::wire::{Line, LuaScript, ScriptCall, Sql, lua, millis};
 pub use redis::cmd;

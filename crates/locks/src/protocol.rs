@@ -1,7 +1,7 @@
 //! One kind of lock, as the driver drives it.
 
-use crate::lock::{Acquired, Released};
-use crate::{error::Answer, hold::Hold, wire::Line};
+use crate::outcome::{Acquired, Released};
+use crate::{asking::Asking, error::LockError, hold::Hold, wire::Line};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,19 +33,20 @@ pub trait Protocol: Clone + Send + Sync + 'static {
         &self,
         claim: &Claim<Self::Own>,
         deadline: Instant,
-    ) -> impl Future<Output = Answer<Attempt>> + Send;
+    ) -> impl Asking<Attempt, LockError>;
 
     /// Lets the lease begin anew; false: it is not ours any more.
-    fn renew(&self, _: &Claim<Self::Own>) -> impl Future<Output = Answer<bool>> + Send {
+    fn renew(&self, _: &Claim<Self::Own>) -> impl Asking<bool, LockError> {
         async { Ok(true) }
     }
 
-    /// Gives the lock back.
+    /// Gives the lock back. `again`: an earlier request for this had no answer.
     fn release(
         &self,
         claim: &Claim<Self::Own>,
-        ending: Ending<'_>,
-    ) -> impl Future<Output = Answer<Released>> + Send;
+        hold: &Hold,
+        again: bool,
+    ) -> impl Asking<Released, LockError>;
 
     /// Gives back what an abandoned acquire may have taken, or a dropped guard has (see
     /// [`Protocol::ENDS_WITH_GUARD`]). If that fails, the lease or the session ends it.
@@ -77,14 +78,6 @@ pub struct Claim<Own = ()> {
     pub own: Own,
 }
 
-/// What is known when a lock is given back.
-#[derive(Clone, Copy)]
-pub struct Ending<'a> {
-    pub hold: &'a Hold,
-    /// An earlier request for this had no answer.
-    pub again: bool,
-}
-
 #[derive(Debug, Clone, Copy)]
 pub struct Lease {
     pub time: Duration,
@@ -109,8 +102,8 @@ impl Attempt {
         if ours { Self::Held(Ours::default()) } else { Self::Contended { remaining: None } }
     }
 
-    /// As a script answers: 1 and its number if it is ours now, 2 if it was before; 0 and the
-    /// milliseconds that are left to another.
+    /// As a script or a row answers: 1 and its number if it is ours now, 2 if it was before; 0 and
+    /// the milliseconds that are left to another.
     pub(crate) fn numbered(outcome: u8, number: i64) -> Self {
         // Negative: a key without a lease is not of this kind.
         let number = u64::try_from(number).ok();

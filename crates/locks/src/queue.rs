@@ -56,7 +56,7 @@ impl<'a> Place<'a> {
         loop {
             //= CURE ephemeral: the node goes with its holder's session
             match self.session.create_ephemeral(&prefix).await {
-                Err(ZooError::NoNode) => self.session.make_folders(ROOT, &self.folder).await?,
+                Err(ZooError::NoNode) => self.session.make_folders(&self.folder).await?,
                 created => return created.map(drop),
             }
         }

@@ -25,7 +25,7 @@ impl Rule for Majority {
     fn needed(nodes: usize) -> usize {
         trace!(nodes, "a majority has to agree");
         //= FLAW a node that forgets within a lease can be part of a second majority
-        //= CURE one node that is away stops nobody, one that has forgotten lets nobody in
+        //= CURE one node may be away; and one that has forgotten is no majority by itself
         nodes / 2 + 1
     }
 

@@ -96,7 +96,7 @@ impl Protocol for ReentrantLock {
         self.line.ask(&call.arg(millis(self.lease.time))).await
     }
 
-    async fn release(&self, claim: &Claim<Count>, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim<Count>, _: &Hold, _: bool) -> Answer<Released> {
         let call = self.giving_back(claim, millis(REMEMBERED));
         // Redis remembers a request whose reply was lost; one that lost the lock answers no.
         let (given_back, left): (bool, u32) = self.line.ask(&call).await?;

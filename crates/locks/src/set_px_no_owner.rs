@@ -36,9 +36,8 @@ impl Protocol for SetPxNoOwner {
         Ok(Attempt::ours(taken.await?))
     }
 
-    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim, _: &Hold, _: bool) -> Answer<Released> {
         //= FLAW after the end of our lease this deletes the next holder's lock, and says it worked
-        let deleted: bool = self.line.ask(cmd("DEL").arg(&*claim.name)).await?;
-        Ok(Released::freed(deleted))
+        Ok(Released::freed(self.line.ask(cmd("DEL").arg(&*claim.name)).await?))
     }
 }

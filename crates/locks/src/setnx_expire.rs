@@ -13,11 +13,10 @@
 use super::prelude::*;
 
 /// What to do about a lock without an expiry, once the waiting time is over.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
     Never,
     /// The article's: SETNX and EXPIRE again, whatever SETNX answers.
-    #[default]
     TakeOver,
     /// The correct one: set an expiry, and let the next client take it fairly.
     OnlyExpire,
@@ -34,7 +33,7 @@ pub struct SetnxExpire {
 impl SetnxExpire {
     /// The article's lock, with PEXPIRE instead of EXPIRE for milliseconds.
     pub fn new(line: Line, lease: Duration) -> Self {
-        Self { line, lease, repair: Repair::default() }
+        Self { line, lease, repair: Repair::TakeOver }
     }
 
     pub fn repaired_by(mut self, repair: Repair) -> Self {
@@ -79,9 +78,8 @@ impl Protocol for SetnxExpire {
         Ok(Attempt::ours(ours))
     }
 
-    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim, _: &Hold, _: bool) -> Answer<Released> {
         //= FLAW the lock may be another client's by now
-        let deleted: bool = self.line.ask(cmd("DEL").arg(&*claim.name)).await?;
-        Ok(Released::freed(deleted))
+        Ok(Released::freed(self.line.ask(cmd("DEL").arg(&*claim.name)).await?))
     }
 }

@@ -56,12 +56,11 @@ impl Protocol for SetnxGetset {
         Ok(Attempt::ours(old.is_none() || old == seen))
     }
 
-    async fn release(&self, claim: &Claim<Self::Own>, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim<Self::Own>, _: &Hold, _: bool) -> Answer<Released> {
         if self.clock.now_ms() >= claim.own.load(Relaxed) {
             return Ok(Released::NotHeld);
         }
         //= FLAW check, then delete: in between another client may have taken the lock
-        let deleted: bool = self.line.ask(cmd("DEL").arg(&*claim.name)).await?;
-        Ok(Released::freed(deleted))
+        Ok(Released::freed(self.line.ask(cmd("DEL").arg(&*claim.name)).await?))
     }
 }

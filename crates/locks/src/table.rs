@@ -71,21 +71,17 @@ impl Protocol for TableLock {
         //= CURE one statement decides, by the database's clock: free, expired, or our own attempt
         let asked = self.sql.row(ACQUIRE, (&*claim.name, &*claim.token, lease));
         let (version, left): (Option<i64>, Option<i64>) = asked.await?.unwrap_or_default();
-        let number = |number| u64::try_from(number).ok();
         Ok(match version {
-            Some(version) => Attempt::Held(Ours { fencing: number(version), earlier: false }),
-            None => {
-                let remaining = left.and_then(number).map(Duration::from_millis);
-                Attempt::Contended { remaining }
-            }
+            Some(version) => Attempt::numbered(1, version),
+            None => Attempt::numbered(0, left.unwrap_or(-1)),
         })
     }
 
-    async fn release(&self, claim: &Claim, ending: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim, hold: &Hold, again: bool) -> Answer<Released> {
         //= CURE only the owner's row is freed, and only within its lease
         let freed = self.sql.run(RELEASE, (&*claim.name, &*claim.token)).await?;
         // Gone before its lease was over: our request with the lost reply did it.
-        Ok(Released::freed(freed > 0 || (ending.again && !ending.hold.is_lost())))
+        Ok(Released::freed(freed > 0 || (again && !hold.is_lost())))
     }
 
     async fn undo(&self, claim: &Claim) {

@@ -66,14 +66,6 @@ impl TokenLock {
         self.lease.renewed = true;
         self
     }
-
-    async fn attempt_fenced(&self, claim: &Claim) -> Answer<Attempt> {
-        let fence = format!("{}:fence", claim.name);
-        let lease = millis(self.lease.time);
-        let call = ACQUIRE.on(&[&claim.name, &fence]).arg(&*claim.token).arg(lease);
-        let (outcome, number): (u8, i64) = self.line.ask(&call).await?;
-        Ok(Attempt::numbered(outcome, number))
-    }
 }
 
 impl Protocol for TokenLock {
@@ -88,16 +80,19 @@ impl Protocol for TokenLock {
     }
 
     async fn attempt(&self, claim: &Claim, _: Instant) -> Answer<Attempt> {
+        let lease = millis(self.lease.time);
         if self.fenced {
-            return self.attempt_fenced(claim).await;
+            let fence = format!("{}:fence", claim.name);
+            let call = ACQUIRE.on(&[&claim.name, &fence]).arg(&*claim.token).arg(lease);
+            let (outcome, number) = self.line.ask(&call).await?;
+            return Ok(Attempt::numbered(outcome, number));
         }
         let mut set = cmd("SET");
         //= CURE a token that no other acquisition has; one command sets it with its end
         set.arg(&*claim.name).arg(&*claim.token).arg("NX").arg("GET");
         // GET (with NX since Redis 7.0) answers the earlier value: none if the key was set now, our
         // own token if only the reply of an earlier attempt was lost.
-        let before: Option<String> =
-            self.line.ask(set.arg("PX").arg(millis(self.lease.time))).await?;
+        let before: Option<String> = self.line.ask(set.arg("PX").arg(lease)).await?;
         Ok(match before {
             Some(holder) if holder != *claim.token => Attempt::ours(false),
             before => Attempt::Held(Ours { fencing: None, earlier: before.is_some() }),
@@ -108,10 +103,9 @@ impl Protocol for TokenLock {
         self.line.ask(&renew(&claim.name, &claim.token, self.lease.time)).await
     }
 
-    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim, _: &Hold, _: bool) -> Answer<Released> {
         //= CURE one script compares and deletes: a late release touches nobody else's lock
-        let deleted: bool = self.line.ask(&release(&claim.name, &claim.token)).await?;
-        Ok(Released::freed(deleted))
+        Ok(Released::freed(self.line.ask(&release(&claim.name, &claim.token)).await?))
     }
 
     async fn undo(&self, claim: &Claim) {

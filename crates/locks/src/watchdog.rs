@@ -35,7 +35,7 @@ pub async fn renew<P: Protocol>(protocol: P, claim: Claim<P::Own>, hold: Hold, l
     loop {
         //= CURE every third of the lease, for as long as the holder lives
         sleep(pause).await;
-        let Some(end) = hold.end().filter(|_| !hold.is_lost()) else {
+        let Some(end) = hold.sure_until().filter(|_| !hold.is_lost()) else {
             //= CURE the holder is told: by its own clock the lease is over
             hold.lose(Why::LeaseOver);
             return trace!(name = &*claim.name, "the lease is over");

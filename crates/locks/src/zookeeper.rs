@@ -4,7 +4,7 @@
 //! the first of 《分布式锁的三种实现》.
 //!
 //! ```text
-//! /locks/NAME/                              a container: goes when it is empty
+//! /locks/NAME/                              both are containers: they go when empty
 //!   _c_GUID-lock-0000000007      ephemeral: goes with its session; the lowest number holds
 //!   _c_GUID-lock-0000000008                 watches ...07, and nobody else: no herd
 //! ```
@@ -29,24 +29,13 @@ pub use super::wire::{Zoo, ZooError, ZooSession, ZooWatch};
 
 /// See the head of this file.
 #[derive(Clone)]
-pub struct ZooKeeperLock {
-    zoo: Zoo,
-}
+pub struct ZooKeeperLock(pub Zoo);
 
-/// A held [`ZooKeeperLock`]. Dropping it removes its node in the background, since the session
-/// lives on.
-pub type ZooKeeperGuard = Held<ZooKeeperLock>;
-
-impl ZooKeeperGuard {
+/// Dropping it removes its node in the background, since the session lives on.
+impl Held<ZooKeeperLock> {
     /// The holder's node.
     pub fn path(&self) -> &str {
         self.claim.own.turn.get().map_or("", |(_, path)| path)
-    }
-}
-
-impl ZooKeeperLock {
-    pub fn new(zoo: Zoo) -> Self {
-        Self { zoo }
     }
 }
 
@@ -56,7 +45,7 @@ impl Protocol for ZooKeeperLock {
     const ENDS_WITH_GUARD: bool = true;
 
     async fn attempt(&self, claim: &Claim<Arc<Own>>, deadline: Instant) -> Answer<Attempt> {
-        let session = self.zoo.session(deadline).await?;
+        let session = self.0.session(deadline).await?;
         let place = Place::new(&session, claim);
         place.enter(&claim.own).await?;
         let Some((path, czxid)) = place.queue(deadline).await? else {
@@ -72,7 +61,7 @@ impl Protocol for ZooKeeperLock {
         Ok(Attempt::Held(Ours { fencing: Some(czxid), earlier: false }))
     }
 
-    async fn release(&self, claim: &Claim<Arc<Own>>, ending: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim<Arc<Own>>, hold: &Hold, _: bool) -> Answer<Released> {
         let Some((session, path)) = claim.own.turn.get() else {
             return Ok(Released::NotHeld);
         };
@@ -83,7 +72,7 @@ impl Protocol for ZooKeeperLock {
             // A second node may exist, or, after a lost reply, still the first.
             _ => Place::new(session, claim).leave().await.map(|another| {
                 let in_doubt = matches!(deleted, Err(ZooError::InDoubt(_)));
-                another || deleted.is_ok() || in_doubt && !ending.hold.is_lost()
+                another || deleted.is_ok() || in_doubt && !hold.is_lost()
             }),
         };
         match removed {
@@ -94,7 +83,7 @@ impl Protocol for ZooKeeperLock {
     }
 
     async fn undo(&self, claim: &Claim<Arc<Own>>) {
-        let current = self.zoo.current().await;
+        let current = self.0.current().await;
         if let Some(session) = current.filter(|_| claim.own.creates.load(Relaxed) > 0) {
             let _ = Place::new(&session, claim).leave().await;
         }

@@ -2,7 +2,7 @@
 
 use super::{
     body::shortened,
-    problem::{CROSS_ORIGIN, Kind, Problem},
+    problem::{CROSS_ORIGIN, Kind, NOT_FOUND, Problem},
 };
 use axum::{
     extract::{FromRequestParts, Path, Query},
@@ -54,6 +54,11 @@ pub trait Named: FromStr {
     const MISSING: &'static Kind;
 }
 
+/// An id whose form is judged by whoever looks for it.
+impl Named for String {
+    const MISSING: &'static Kind = &NOT_FOUND;
+}
+
 /// The `{id}` of the path.
 pub struct Id<T>(pub T);
 
@@ -62,8 +67,9 @@ impl<T: Named, S: Send + Sync> FromRequestParts<S> for Id<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let found = Path::<String>::from_request_parts(parts, state).await;
-        let id = found.ok().and_then(|Path(text)| text.parse().ok());
-        id.map(Self).ok_or(Problem::new(T::MISSING))
+        // One that is no text is nobody's id either.
+        let text = found.map_or_else(|_| String::new(), |Path(text)| text);
+        text.parse().map(Self).map_err(|_| Problem::new(T::MISSING))
     }
 }
 

@@ -13,15 +13,15 @@ const AT_ONCE: usize = 3;
 /// Two labs: in the second the first buyer waits long for the second, who is sure to come.
 struct Labs {
     both: [TestLab; 2],
-    /// What this thread does, where it is the only one.
-    trace: Option<Trace>,
+    /// What this thread does, where it is the only one; else nothing.
+    trace: Trace,
 }
 
 impl Labs {
     async fn start(prefix: &str) -> Self {
         let patient = |servers: &mut Servers| servers.first_wait = Duration::from_secs(5);
         let patient = TestLab::with(&format!("patient-{prefix}"), patient).await;
-        Self { both: [TestLab::start(prefix).await, patient], trace: None }
+        Self { both: [TestLab::start(prefix).await, patient], trace: Trace::default() }
     }
 
     async fn finish(self) {
@@ -37,12 +37,14 @@ impl Labs {
 
 async fn contradictions(labs: &Labs, strategy: &'static Strategy, promise: Promise) -> Vec<String> {
     let ran = Mutex::<Lines>::default();
-    // Lines of these locks decide that only tracing sees: it has to be of the one that runs.
-    let at_once = if asks_several(strategy) { 1 } else { AT_ONCE };
+    let marks = strategy.marks(Language::En);
+    // Of a lock's own lines some are only traced: what is traced has to be of the one that runs.
+    let in_lock = |at: usize| marks[at].file.starts_with("crates/locks/");
+    let is_in_lock = |case: &Case| case.mark.is_some_and(in_lock);
     let run = async |case: Case| {
         let (trial, lab) = (Trial::of(strategy, &case.scenario), labs.of(&case));
-        if at_once == 1 && case.mark.is_some() {
-            labs.trace.iter().for_each(Trace::clear);
+        if is_in_lock(&case) {
+            labs.trace.clear();
         }
         let mut shared = None;
         let watch = |arena: &Arena| shared = Some(arena.shared.clone());
@@ -50,25 +52,24 @@ async fn contradictions(labs: &Labs, strategy: &'static Strategy, promise: Promi
             Ok(verdict) => contradictions_in(promise, &case, &verdict),
             Err(error) => vec![error.to_string()],
         };
-        let mut here: Lines = labs.trace.iter().flat_map(|trace| trace.lines("")).collect();
+        let mut here = labs.trace.lines("");
         if let (Some(shared), Some(_)) = (shared, case.shows) {
             here.extend(shared.meter.lines());
-            let marks = strategy.marks(Language::En);
-            found.extend(case.mark.and_then(|place| not_run(marks.get(place)?, &here)));
+            found.extend(case.mark.and_then(|at| not_run(&marks[at], &here)));
         }
         ran.lock().expect("the lines").extend(here);
         let at = |what| format!("{}, {}: {what}", strategy.id, case.name.en);
         found.into_iter().map(at).collect::<Vec<_>>()
     };
-    let (shown, common): (Vec<_>, Vec<_>) =
-        cases(strategy).into_iter().partition(|case| case.mark.is_some());
-    let common = stream::iter(common).map(&run).buffer_unordered(AT_ONCE);
-    let mut found = common.collect::<Vec<_>>().await;
-    let shown = stream::iter(shown).map(&run).buffer_unordered(at_once);
-    found.extend(shown.collect::<Vec<_>>().await);
+    labs.trace.clear();
+    let (alone, others): (Vec<_>, _) = cases(strategy).into_iter().partition(is_in_lock);
+    let others = stream::iter::<Vec<_>>(others).map(&run).buffer_unordered(AT_ONCE);
+    let found: Vec<_> = others.chain(stream::iter(alone).then(&run)).collect().await;
     let missing = missing_demonstrations(strategy, promise).into_iter();
     let missing = missing.map(|what| format!("{}: {}", strategy.id, what.en));
-    let unseen = marks_that_did_not_run(strategy, &ran.into_inner().expect("the lines"));
+    let ran = ran.into_inner().expect("the lines");
+    let unseen = marks.iter().filter(|mark| !runs_in_lessons(mark));
+    let unseen = unseen.filter_map(|mark| not_run(mark, &ran));
     missing.chain(found.into_iter().flatten()).chain(unseen).collect()
 }
 
@@ -83,15 +84,9 @@ fn not_run(mark: &Excerpt, ran: &Lines) -> Option<String> {
     (!ran_in(mark, ran)).then(|| format!("{}:{}: not run", mark.file, mark.marked_line))
 }
 
-/// Marks whose line no demonstration has run.
-fn marks_that_did_not_run(strategy: &Strategy, ran: &Lines) -> Vec<String> {
-    let excused = |mark: &Excerpt| {
-        let line = mark.code.lines().nth(mark.marked_line + 1 - mark.first_line).expect("it");
-        let is_it = |(file, code): &(&str, &str)| *file == mark.file && line.contains(code);
-        RUN_IN_LESSONS.iter().any(is_it)
-    };
-    let marks = strategy.marks(Language::En).into_iter().filter(|mark| !excused(mark));
-    marks.filter_map(|mark| not_run(&mark, ran)).collect()
+fn runs_in_lessons(mark: &Excerpt) -> bool {
+    let line = mark.code.lines().nth(mark.marked_line + 1 - mark.first_line).expect("it");
+    RUN_IN_LESSONS.iter().any(|(file, code)| *file == mark.file && line.contains(code))
 }
 
 fn contradictions_in(promise: Promise, case: &Case, verdict: &Verdict) -> Vec<String> {
@@ -126,7 +121,7 @@ async fn every_strategy_does_what_it_promises() {
 /// One after the other on one thread: what is traced meanwhile is this strategy's.
 async fn traced_strategies(prefix: &str, chosen: fn(&Strategy) -> bool) {
     let (trace, _guard) = Trace::here();
-    let labs = Labs { trace: Some(trace), ..Labs::start(prefix).await };
+    let labs = Labs { trace, ..Labs::start(prefix).await };
     strategies_keep_their_promises(labs, 1, chosen).await;
 }
 

@@ -213,7 +213,7 @@ async fn bad_input_is_refused_and_nothing_is_created() {
     assert_eq!(app.verdict(&arena).await["attempts"], 0);
     let user = "  '; DROP TABLE lab.orders; -- 张三 🛒 ";
     assert_eq!(app.buy(&arena, user, 0).await, "sold");
-    for bad in ["0", "x", &"0".repeat(32), "%00", "..%2f..", "0123456789abcdef0123456789abcdeF"] {
+    for bad in ["0", "x", &"0".repeat(32), &"F".repeat(32), "%00", "%FF", "..%2f.."] {
         for (method, path, body) in [
             ("GET", "/verdict", None),
             ("GET", "/events", None),

@@ -204,7 +204,7 @@ async fn checker_advisory_amid_pauses_never_two() {
     let pools = pools().await;
     let work = only_client_0(Work::For(Duration::from_millis(120)), 5..25);
     let workload = Workload::new("advisory", Trust::Blind, several_holders).working(work);
-    let advisory = |client: usize| AdvisoryLock::new(Sql::new(pools[client].clone()));
+    let advisory = |client: usize| AdvisoryLock(Sql::new(pools[client].clone()));
     assert_sound(&workload.run(advisory).await);
 }
 
@@ -219,7 +219,7 @@ async fn checker_zookeeper_amid_cuts() {
         }
     };
     let workload = steady("zk");
-    assert_sound(&workload.run_amid(cuts, |_| ZooKeeperLock::new(Zoo::new(&cluster, SOON))).await);
+    assert_sound(&workload.run_amid(cuts, |_| ZooKeeperLock(Zoo::new(&cluster, SOON))).await);
     assert!(proxy.counts().cut > 0, "{:?}", proxy.counts());
 }
 
@@ -232,7 +232,7 @@ async fn checker_zookeeper_a_holder_that_is_cut_off_is_told_and_alone() {
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
     let clusters = [proxy.address.to_string(), server.cluster()];
     let workload = told("zk-cut-off");
-    let lock = |client: usize| ZooKeeperLock::new(Zoo::new(&clusters[client.min(1)], session));
+    let lock = |client: usize| ZooKeeperLock(Zoo::new(&clusters[client.min(1)], session));
     let faults = async {
         tokio::join!(cut_off(&workload, &proxy), workload.note_pauses(session / 8));
     };

@@ -3,8 +3,8 @@
 use crate::support::locks::*;
 use lab::lock_comparison::{Claim, claims};
 use lab::lock_costs::{self, Connections};
-use lab::{lessons, marks, strategy::Language, texts};
-use locks::{SOURCES, wire::RoundTrips};
+use lab::{lessons, lock_sources::SOURCES, marks, strategy::Language, texts};
+use locks::wire::RoundTrips;
 use std::{collections::HashSet, path::Path};
 
 /// A test of the locks in either tier, or an act of a lesson.
@@ -50,11 +50,10 @@ fn every_claim_names_a_test_that_exists() {
 /// The words of a lock's marks are numbered in the order of its sources.
 #[test]
 fn every_mark_of_a_lock_has_its_words() {
-    let ids: HashSet<_> = SOURCES.iter().map(|source| source.id).collect();
+    let ids: HashSet<_> = SOURCES.iter().map(|(id, _)| *id).collect();
     for id in ids {
-        let of_one = SOURCES.iter().filter(|source| source.id == id);
-        let sources = of_one.map(|one| marks::Source { file: one.file, text: one.text });
-        let excerpts: Vec<_> = sources.flat_map(marks::excerpts).collect();
+        let of_one = SOURCES.iter().filter(|(of, _)| *of == id).map(|(_, source)| *source);
+        let excerpts: Vec<_> = of_one.flat_map(marks::excerpts).collect();
         assert!(!excerpts.is_empty(), "{id} has no mark");
         for excerpt in &excerpts {
             assert!(excerpt.code.lines().count() <= marks::MOST_LINES, "{excerpt:?}");

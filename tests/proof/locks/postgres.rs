@@ -25,8 +25,8 @@ async fn value<T>(row: impl Future<Output = sqlx::Result<Option<(T,)>>>) -> T {
 #[tokio::test]
 async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
     let name = name("advisory");
-    let a = AdvisoryLock::new(client("a", 2).await);
-    let b = AdvisoryLock::new(client("b", 2).await);
+    let a = AdvisoryLock(client("a", 2).await);
+    let b = AdvisoryLock(client("b", 2).await);
     let guard = held(&a, &name).await;
     assert!(is_contended(&b, &name).await);
     let unlock = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
@@ -43,7 +43,7 @@ async fn advisory_lets_one_in_and_the_next_waits_its_turn() {
 async fn advisory_the_unlock_is_the_commit_of_the_work() {
     let name = name("advisory-work");
     let sql = client("a", 2).await;
-    let lock = AdvisoryLock::new(sql.clone());
+    let lock = AdvisoryLock(sql.clone());
     let count = "SELECT count(*) FROM lab.fenced WHERE name = $1";
     let write = "INSERT INTO lab.fenced (name, newest, value) VALUES ($1, 1, '')";
     for (commit, expected) in [(false, 0), (true, 1)] {
@@ -65,7 +65,7 @@ async fn advisory_the_unlock_is_the_commit_of_the_work() {
 /// While the transaction is lent out nothing but its statements watches the connection.
 #[tokio::test]
 async fn advisory_a_dead_connection_frees_the_lock_and_tells_the_holder() {
-    let [lock, other] = [client("a", 2).await, client("b", 1).await].map(AdvisoryLock::new);
+    let [lock, other] = [client("a", 2).await, client("b", 1).await].map(AdvisoryLock);
     let admin = client("admin", 1).await;
     for is_lent_out in [false, true] {
         let (name, case) = (name("advisory-cut"), format!("lent out: {is_lent_out}"));
@@ -93,19 +93,19 @@ async fn an_acquire_that_is_given_up_leaves_nothing() {
     let [advisory, table] = ["advisory", "table"].map(name);
     let (sql, interceptor) = watched("a").await;
     let answered = interceptor.hold_after("advisory_xact_lock");
-    given_up(acquiring(AdvisoryLock::new(sql.clone()), &advisory, ONCE), answered).await;
+    given_up(acquiring(AdvisoryLock(sql.clone()), &advisory, ONCE), answered).await;
     let answered = interceptor.hold_after("INSERT INTO lab.locks");
     given_up(acquiring(TableLock::new(sql, LEASE), &table, ONCE), answered).await;
     let b = client("b", 1).await;
     drop(held_soon(&TableLock::new(b.clone(), LEASE), &table).await);
-    drop(held_soon(&AdvisoryLock::new(b), &advisory).await);
+    drop(held_soon(&AdvisoryLock(b), &advisory).await);
 }
 
 /// Postgres frees the locks of an aborted transaction at once, and answers its COMMIT by ROLLBACK.
 #[tokio::test]
 async fn advisory_a_statement_that_is_refused_frees_the_lock_and_tells_the_holder() {
     let name = name("advisory-refused");
-    let lock = AdvisoryLock::new(client("a", 2).await);
+    let lock = AdvisoryLock(client("a", 2).await);
     for ending in ["release", "roll back"] {
         let guard = held(&lock, &name).await;
         let mut lent = guard.transaction().await.expect("the transaction");
@@ -128,8 +128,8 @@ async fn advisory_a_statement_that_is_refused_frees_the_lock_and_tells_the_holde
 async fn advisory_what_was_lent_comes_back_without_the_lock() {
     // The only connection of its pool: the next query gets the same, if it is still there.
     let sql = client("a", 1).await;
-    let lock = AdvisoryLock::new(sql.clone());
-    let other = AdvisoryLock::new(client("b", 1).await);
+    let lock = AdvisoryLock(sql.clone());
+    let other = AdvisoryLock(client("b", 1).await);
     for ending in ["release", "roll back", "drop", "drop amid a statement"] {
         let name = name("advisory-returned");
         let guard = held(&lock, &name).await;

@@ -9,13 +9,13 @@ const SESSION: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(20);
 
 fn lock(server: &ZooKeeperServer) -> ZooKeeperLock {
-    ZooKeeperLock::new(Zoo::new(&server.cluster(), LONG))
+    ZooKeeperLock(Zoo::new(&server.cluster(), LONG))
 }
 
 /// It has been held, so that its queue is there.
 async fn watched(zoo: Zoo, name: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
     let interceptor = Interceptor::new();
-    let lock = ZooKeeperLock::new(zoo.watched_by(interceptor.clone()));
+    let lock = ZooKeeperLock(zoo.watched_by(interceptor.clone()));
     freed(held(&lock, name).await).await;
     (lock, interceptor)
 }
@@ -24,7 +24,7 @@ async fn watched(zoo: Zoo, name: &str) -> (ZooKeeperLock, Arc<Interceptor>) {
 async fn zookeeper_a_holder_whose_session_ends_is_told_before_the_next_comes_in() {
     let (server, name) = zookeeper!("zk-session");
     let proxy = Proxy::start(Address::Tcp(server.address())).await;
-    let proxied = ZooKeeperLock::new(Zoo::new(&proxy.address.to_string(), SESSION));
+    let proxied = ZooKeeperLock(Zoo::new(&proxy.address.to_string(), SESSION));
     let guard = held(&proxied, &name).await;
     let lost = guard.lost();
     proxy.set(Fault::BlackHole).await;

@@ -43,7 +43,7 @@ pub fn slow_line(url: &str) -> Line {
 }
 
 pub fn unreachable_line() -> Line {
-    Line::new("redis://127.0.0.1:1").expect("a url")
+    slow_line("redis://127.0.0.1:1")
 }
 
 /// Connects, so that no lease of a test is spent on that.
@@ -106,22 +106,22 @@ pub async fn soon<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what}: not within {SOON:?}"))
 }
 
-pub fn acquiring<L: Lock>(lock: L, name: &str, wait: Duration) -> Acquiring<L::Guard> {
+pub fn acquiring<L: Lock>(lock: L, name: &str, wait: Duration) -> Acquiring<Held<L>> {
     let name = name.to_owned();
     tokio::spawn(async move { lock.acquire(&name, wait).await })
 }
 
 pub type Acquiring<G> = JoinHandle<Result<Acquired<G>, LockError>>;
 
-pub async fn answered<G: Guard>(asking: Acquiring<G>) -> Option<G> {
+pub async fn answered<G>(asking: Acquiring<G>) -> Option<G> {
     soon("an answer", asking).await.expect("no panic").expect("an answer").held()
 }
 
-pub async fn let_in<G: Guard>(asking: Acquiring<G>) -> G {
+pub async fn let_in<G>(asking: Acquiring<G>) -> G {
     answered(asking).await.expect("held")
 }
 
-pub async fn turned_away<G: Guard>(asking: Acquiring<G>) {
+pub async fn turned_away<G>(asking: Acquiring<G>) {
     assert!(answered(asking).await.is_none(), "it has the lock");
 }
 
@@ -142,7 +142,7 @@ pub async fn turned_away_later<L: Lock>(late: Breakpoint, lock: L, name: &str, l
     turned_away(asking).await;
 }
 
-pub async fn held<L: Lock>(lock: &L, name: &str) -> L::Guard {
+pub async fn held<L: Lock>(lock: &L, name: &str) -> Held<L> {
     match lock.acquire(name, ONCE).await {
         Ok(Acquired::Held(guard)) => guard,
         Ok(Acquired::Contended { remaining }) => panic!("{name} is taken for {remaining:?}"),
@@ -150,7 +150,7 @@ pub async fn held<L: Lock>(lock: &L, name: &str) -> L::Guard {
     }
 }
 
-pub async fn held_soon<L: Lock>(lock: &L, name: &str) -> L::Guard {
+pub async fn held_soon<L: Lock>(lock: &L, name: &str) -> Held<L> {
     soon(name, lock.acquire(name, SOON)).await.expect(name).held().expect(name)
 }
 
@@ -160,15 +160,15 @@ pub async fn is_contended<L: Lock>(lock: &L, name: &str) -> bool {
     false
 }
 
-pub async fn released(guard: impl Guard) -> Released {
+pub async fn released(guard: Held<impl Protocol>) -> Released {
     soon("the release", guard.release()).await.expect("an answer")
 }
 
-pub async fn freed(guard: impl Guard) {
+pub async fn freed(guard: Held<impl Protocol>) {
     assert_eq!(released(guard).await, Released::Freed);
 }
 
-pub async fn not_held(guard: impl Guard) {
+pub async fn not_held(guard: Held<impl Protocol>) {
     assert_eq!(released(guard).await, Released::NotHeld);
 }
 

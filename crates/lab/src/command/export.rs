@@ -42,12 +42,7 @@ const MARK: &str = "static/js/lab/replay.js";
 const SERVER_ONLY: [&str; 4] =
     ["data-t=\"nav.sales\"", "href=\"/orders\"", "href=\"/admin\"", "id=\"wall\""];
 /// The server's policy, as far as a page can say it, and what answers instead of the server.
-const HEAD: &str = concat!(
-    "  <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'self'; img-src 'self' ",
-    "data:; object-src 'none'; base-uri 'none'; form-action 'self'\">\n",
-    "  <link rel=\"stylesheet\" href=\"static/css/recording.css\">\n",
-    "  <script src=\"static/js/lab/replay.js\"></script>\n",
-);
+const HEAD: &str = include_str!("../../templates/recording-head.html");
 
 /// Whether the pages can be written there: only an earlier export is replaced.
 pub fn check(folder: &Path) -> Result<(), String> {
@@ -237,12 +232,8 @@ fn page(html: &str) -> String {
 /// In both languages: the style sheet shows that of the page.
 fn note() -> String {
     let (day, version) = (OffsetDateTime::now_utc().date(), env!("CARGO_PKG_VERSION"));
-    format!(
-        "    <p class=\"recording\" lang=\"en\">This is a recording of {day}, by flash-sale \
-         {version}. Run <code>make run</code> to play it yourself.</p>\n    \
-         <p class=\"recording\" lang=\"zh\">这是 flash-sale {version} 于 {day} 录制的回放。想亲手试试，请运行 \
-         <code>make run</code>。</p>\n"
-    )
+    let note = include_str!("../../templates/recording-note.html");
+    note.replace("{day}", &day.to_string()).replace("{version}", version)
 }
 
 /// All files, or what was there before; how many bytes they are.

@@ -1,7 +1,7 @@
 //! Arenas: made, bought from, stormed, judged, removed.
 
-use super::error::Problem;
-use super::extract::{HexId, TheLab, Visitor};
+use super::error::{HttpResult, Problem};
+use super::extract::Visitor;
 use super::progress::{PACE, Progress};
 use crate::definition::{Definition, Wanted};
 use crate::selling::{Buyer, Outcome};
@@ -11,7 +11,7 @@ use crate::{
     tally::millis,
 };
 use axum::http::{HeaderMap, StatusCode, header::CONTENT_SECURITY_POLICY};
-use axum::response::{Html, IntoResponse, Response, sse::Event};
+use axum::response::{Html, IntoResponse, sse::Event};
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -51,12 +51,8 @@ refusals!(DeleteRefusals: CROSS_ORIGIN, NOT_FOUND, ARENA_NOT_FOUND, RATE_LIMITED
     request_body = Wanted,
     responses((status = 201, description = "The arena", body = Definition), CreateRefusals),
 )]
-pub async fn create(
-    TheLab(lab): TheLab,
-    visitor: Visitor,
-    Json(wanted): Json<Wanted>,
-) -> Result<Response, Problem> {
-    let arena = lab.create_for(visitor.limited(), wanted).await?;
+pub async fn create(visitor: Visitor, Json(wanted): Json<Wanted>) -> HttpResult {
+    let arena = visitor.lab.create_for(visitor.limited(), wanted).await?;
     body::json(StatusCode::CREATED, arena.definition())
 }
 
@@ -66,10 +62,7 @@ pub async fn create(
     params(("id" = String, Path, description = "The arena")),
     responses((status = 204, description = "It is gone"), DeleteRefusals),
 )]
-pub async fn delete(
-    TheLab(lab): TheLab,
-    Id(HexId(id, _)): Id<HexId<Arena>>,
-) -> Result<Response, Problem> {
+pub async fn delete(Visitor { lab, .. }: Visitor, Id(id): Id<String>) -> HttpResult {
     lab.delete(&id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -117,10 +110,10 @@ pub struct PurchaseAnswer {
     responses((status = 200, description = "How it ended", body = PurchaseAnswer), BuyRefusals),
 )]
 pub async fn purchase(
-    TheLab(lab): TheLab,
-    Id(HexId(id, _)): Id<HexId<Arena>>,
+    Visitor { lab, .. }: Visitor,
+    Id(id): Id<String>,
     Json(wanted): Json<Purchase>,
-) -> Result<Response, Problem> {
+) -> HttpResult {
     let length = wanted.user.chars().count();
     if !(1..=LONGEST_NAME).contains(&length) || wanted.user.contains('\0') {
         return Err(Problem::invalid(format!(
@@ -160,15 +153,10 @@ pub struct StormStarted<'a> {
     params(("id" = String, Path, description = "The arena")), request_body = Storm,
     responses((status = 202, description = "It has begun", body = StormStarted), StormRefusals),
 )]
-pub async fn storm(
-    TheLab(lab): TheLab,
-    visitor: Visitor,
-    Id(HexId(id, _)): Id<HexId<Arena>>,
-    Json(storm): Json<Storm>,
-) -> Result<Response, Problem> {
+pub async fn storm(visitor: Visitor, Id(id): Id<String>, Json(storm): Json<Storm>) -> HttpResult {
     storm.check()?;
-    let arena = lab.arena(&id).await?;
-    lab.storm(visitor.limited(), &arena, storm)?;
+    let arena = visitor.lab.arena(&id).await?;
+    visitor.lab.storm(visitor.limited(), &arena, storm)?;
     let body = StormStarted { arena_id: &id, attempts: arena.storm.of() };
     body::json(StatusCode::ACCEPTED, &body)
 }
@@ -183,14 +171,9 @@ pub async fn storm(
     responses((status = 200, description = "Server-sent events", body = Progress, content_type =
         "text/event-stream"), LookRefusals),
 )]
-pub async fn events(
-    TheLab(lab): TheLab,
-    visitor: Visitor,
-    Id(HexId(id, _)): Id<HexId<Arena>>,
-    Spoken(language): Spoken,
-) -> Result<Response, Problem> {
+pub async fn events(visitor: Visitor, Id(id): Id<String>, Spoken(language): Spoken) -> HttpResult {
     let place = visitor.place("arena")?;
-    let arena = lab.arena(&id).await?;
+    let arena = visitor.lab.arena(&id).await?;
     Ok(place.respond(follow(arena, language)))
 }
 
@@ -234,10 +217,10 @@ fn follow(arena: Arc<Arena>, language: Language) -> impl Stream<Item = Event> + 
     responses((status = 200, description = "The verdict", body = Verdict), LookRefusals),
 )]
 pub async fn verdict(
-    TheLab(lab): TheLab,
-    Id(HexId(id, _)): Id<HexId<Arena>>,
+    Visitor { lab, .. }: Visitor,
+    Id(id): Id<String>,
     Spoken(language): Spoken,
-) -> Result<Response, Problem> {
+) -> HttpResult {
     body::json(StatusCode::OK, &lab.verdict(&id, language).await?)
 }
 
@@ -263,10 +246,10 @@ pub struct ReportParams {
         LookRefusals),
 )]
 pub async fn report(
-    TheLab(lab): TheLab,
+    Visitor { lab, .. }: Visitor,
     headers: HeaderMap,
     Params(asked): Params<ReportParams>,
-) -> Result<Response, Problem> {
+) -> HttpResult {
     let language = asked.lang.unwrap_or_else(|| accepted(&headers));
     let split = |ids: &str| ids.split(',').map(|id| id.trim().to_owned()).collect::<Vec<_>>();
     let (ids, alone) = (split(&asked.arenas), split(&asked.alone.unwrap_or_default()));

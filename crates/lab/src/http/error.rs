@@ -1,6 +1,6 @@
 //! The lab's refusals, as problems (see `web/problem.rs`).
 
-use crate::{error::LabError, lessons::error::LessonError};
+use crate::{error::LabError, lessons::error::LessonError, selling::PurchaseError};
 use std::time::Duration;
 use stores::{postgres, redis};
 use web::kinds;
@@ -10,6 +10,8 @@ pub use web::problem::{
     CROSS_ORIGIN, INVALID, NOT_FOUND, Problem, RATE_LIMITED, REQUEST_TIMEOUT, TOO_LARGE,
     UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
 };
+
+pub type HttpResult = Result<axum::response::Response, Problem>;
 
 /// How long a client should wait while others' storms go on.
 const RETRY_STORM: Duration = Duration::from_secs(5);
@@ -73,13 +75,13 @@ impl From<LessonError> for Problem {
     fn from(error: LessonError) -> Self {
         let away = match &error {
             LessonError::TooSlow(_) | LessonError::StoodStill => true,
-            LessonError::Lock(error) => error.is_unreachable(),
-            LessonError::Redis(error) => redis::is_away(error),
-            LessonError::Postgres(error) => postgres::is_away(error),
+            LessonError::Failed(PurchaseError::Lock(error)) => error.is_unreachable(),
+            LessonError::Failed(PurchaseError::Redis(error)) => redis::is_away(error),
+            LessonError::Failed(PurchaseError::Postgres(error)) => postgres::is_away(error),
             LessonError::NoServer(_) => {
                 return Self::with_detail(&LESSON_UNAVAILABLE, error.to_string());
             }
-            LessonError::NotAsWritten(_) => false,
+            LessonError::NotAsWritten(_) | LessonError::Failed(_) => false,
         };
         if away {
             tracing::warn!(%error, "a lesson could not be played");

@@ -1,14 +1,14 @@
 //! Servers of visitors' own before the judge: started, followed, reported, stopped.
 
-use super::error::{JUDGEMENT_NOT_FOUND, Problem};
-use super::extract::{HexId, TheLab, Visitor};
+use super::error::{HttpResult, JUDGEMENT_NOT_FOUND, Problem};
+use super::extract::Visitor;
 use super::progress::{PACE, Progress};
 use super::{local::OnThisMachine, state::LabState};
 use crate::judgement::{End, Judgement, Wanted};
 use crate::report::POLICY;
 use axum::extract::State;
 use axum::http::{StatusCode, header::CONTENT_SECURITY_POLICY};
-use axum::response::{Html, IntoResponse, Response, sse::Event};
+use axum::response::{Html, IntoResponse, sse::Event};
 use futures_util::Stream;
 use judge::report::Verdict;
 use judge::verdict::{Code, Finding, Kind};
@@ -43,12 +43,11 @@ pub struct JudgementStarted<'a> {
 )]
 pub async fn start(
     State(state): State<LabState>,
-    TheLab(lab): TheLab,
-    OnThisMachine: OnThisMachine,
     visitor: Visitor,
+    OnThisMachine: OnThisMachine,
     Json(wanted): Json<Wanted>,
-) -> Result<Response, Problem> {
-    let judgement = lab.judge(visitor.limited(), &wanted, &state.own_ports)?;
+) -> HttpResult {
+    let judgement = visitor.lab.judge(visitor.limited(), &wanted, &state.own_ports)?;
     body::json(StatusCode::ACCEPTED, &JudgementStarted { judgement_id: &judgement.id })
 }
 
@@ -58,10 +57,7 @@ pub async fn start(
     params(("id" = String, Path, description = "The judgement")),
     responses((status = 204, description = "No more requests are sent"), StopRefusals),
 )]
-pub async fn stop(
-    TheLab(lab): TheLab,
-    Id(HexId(id, _)): Id<HexId<Judgement>>,
-) -> Result<Response, Problem> {
+pub async fn stop(Visitor { lab, .. }: Visitor, Id(id): Id<String>) -> HttpResult {
     lab.judgements.stop(&id).await.ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -74,13 +70,10 @@ pub async fn stop(
     responses((status = 200, description = "Server-sent events", body = Progress, content_type =
         "text/event-stream"), LookRefusals),
 )]
-pub async fn events(
-    TheLab(lab): TheLab,
-    visitor: Visitor,
-    Id(HexId(id, _)): Id<HexId<Judgement>>,
-) -> Result<Response, Problem> {
+pub async fn events(visitor: Visitor, Id(id): Id<String>) -> HttpResult {
     let place = visitor.place("judgement")?;
-    let judgement = lab.judgements.find(&id).ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
+    let found = visitor.lab.judgements.find(&id);
+    let judgement = found.ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
     Ok(place.respond(follow(judgement)))
 }
 
@@ -164,10 +157,7 @@ impl<'a> Judged<'a> {
     responses((status = 200, description = "The page", body = String, content_type = "text/html"),
         LookRefusals),
 )]
-pub async fn report(
-    TheLab(lab): TheLab,
-    Id(HexId(id, _)): Id<HexId<Judgement>>,
-) -> Result<Response, Problem> {
+pub async fn report(Visitor { lab, .. }: Visitor, Id(id): Id<String>) -> HttpResult {
     let judgement = lab.judgements.find(&id).ok_or(Problem::new(&JUDGEMENT_NOT_FOUND))?;
     let end = judgement.end.borrow().clone();
     let Some(Ok(report)) = end.as_deref() else {

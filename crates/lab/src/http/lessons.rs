@@ -1,24 +1,23 @@
 //! Lessons played for real, and the one on order numbers.
 
-use super::error::{LESSON_NOT_FOUND, LESSON_UNAVAILABLE, Problem, RETRY_PLAY};
-use super::extract::{TheLab, Visitor};
+use super::error::{HttpResult, LESSON_UNAVAILABLE, Problem, RETRY_PLAY};
+use super::extract::Visitor;
 use crate::lessons::timeline::{Moment, Play, PlayCast, PlayEvent};
 use crate::lessons::{self, error::LessonError, lesson::Lesson};
 use crate::{error::LabError, order_numbers::IdsBody, strategy::Language};
 use axum::http::{HeaderMap, StatusCode, header::ACCEPT};
-use axum::response::{Response, sse::Event};
+use axum::response::sse::Event;
 use futures_util::Stream;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::str::FromStr;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use utoipa::ToSchema;
 use web::body::{self, OptionalJson};
 use web::events::{event, told};
-use web::extract::{Id, Named};
+use web::extract::Id;
 use web::language::{LanguageParams, Spoken};
-use web::{problem::Kind, refusals};
+use web::refusals;
 
 refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
 refusals!(PlayRefusals:
@@ -33,7 +32,7 @@ refusals!(PlayRefusals:
     responses((status = 200, description = "In the order in which they are taught", body =
         lessons::Lessons), ListRefusals),
 )]
-pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
+pub async fn list(Visitor { lab, .. }: Visitor, Spoken(language): Spoken) -> HttpResult {
     body::json(StatusCode::OK, &lessons::list(Some(&lab.theatre), language))
 }
 
@@ -44,18 +43,6 @@ pub struct PlayRequest {
     /// By name; see GET /api/v1/lab/lessons. Options that are absent have their defaults.
     #[serde(default)]
     options: Map<String, Value>,
-}
-
-impl FromStr for &'static Lesson {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        lessons::find(text).ok_or(())
-    }
-}
-
-impl Named for &'static Lesson {
-    const MISSING: &'static Kind = &LESSON_NOT_FOUND;
 }
 
 /// Play a lesson for real; answers when it is over.
@@ -71,27 +58,24 @@ impl Named for &'static Lesson {
     responses((status = 200, description = "The timeline", body = Play), PlayRefusals),
 )]
 pub async fn play(
-    TheLab(lab): TheLab,
     visitor: Visitor,
-    Id(lesson): Id<&'static Lesson>,
+    Id(id): Id<String>,
     Spoken(language): Spoken,
     headers: HeaderMap,
     OptionalJson(request): OptionalJson<PlayRequest>,
-) -> Result<Response, Problem> {
+) -> HttpResult {
+    let lesson = lessons::find(&id).ok_or(LabError::LessonNotFound)?;
     let mut accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let is_to_be_told = accepted.any(|value| value.contains("text/event-stream"));
     if !is_to_be_told {
-        let played = lab.theatre.play(lesson.id, &request.options, None).await;
+        let played = visitor.lab.theatre.play(lesson.id, &request.options, None).await;
         let timeline = played.map_err(|error| refused(error, language))?;
         return body::json(StatusCode::OK, &timeline.body(language));
     }
     let place = visitor.place("lesson")?;
     let (told, moments) = mpsc::unbounded_channel();
-    let playing = lab
-        .theatre
-        .start(lesson.id, &request.options, Some(told))
-        .await
-        .map_err(|error| refused(error, language))?;
+    let playing = visitor.lab.theatre.start(lesson.id, &request.options, Some(told)).await;
+    let playing = playing.map_err(|error| refused(error, language))?;
     Ok(place.respond(follow(lesson, moments, playing, language)))
 }
 
@@ -136,7 +120,7 @@ fn follow(
     responses((status = 200, description = "Sections of words and tables", body = IdsBody),
         ListRefusals),
 )]
-pub async fn ids(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
+pub async fn ids(Visitor { lab, .. }: Visitor, Spoken(language): Spoken) -> HttpResult {
     // Thousands of commands each: one at a time is enough for everybody.
     static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
     let Ok(_permit) = ONE_AT_A_TIME.try_acquire() else {

@@ -1,8 +1,9 @@
 //! Strategies, and all locks side by side.
 
-use super::{error::Problem, extract::TheLab};
+use super::error::{HttpResult, Problem};
+use super::extract::Visitor;
 use crate::{catalogue::Strategies, lock_comparison::Locks};
-use axum::{http::StatusCode, response::Response};
+use axum::http::StatusCode;
 use std::time::Duration;
 use web::language::{LanguageParams, Spoken};
 use web::{body, refusals};
@@ -16,7 +17,7 @@ refusals!(ListRefusals: NOT_FOUND, INVALID, RATE_LIMITED, UNAVAILABLE);
     responses((status = 200, description = "In the order in which they are taught", body =
         Strategies), ListRefusals),
 )]
-pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
+pub async fn list(Visitor { lab, .. }: Visitor, Spoken(language): Spoken) -> HttpResult {
     let all = Strategies::all(language, |strategy| lab.lacks(strategy));
     body::json(StatusCode::OK, &all)
 }
@@ -30,7 +31,7 @@ pub async fn list(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Respo
     params(LanguageParams),
     responses((status = 200, description = "Every lock", body = Locks), ListRefusals),
 )]
-pub async fn locks(TheLab(lab): TheLab, Spoken(language): Spoken) -> Result<Response, Problem> {
+pub async fn locks(Visitor { lab, .. }: Visitor, Spoken(language): Spoken) -> HttpResult {
     let compared = lab.locks(language).await.map_err(|error| {
         tracing::warn!(%error, "the locks could not be measured");
         Problem::unavailable("The locks could not be measured now.", Duration::from_secs(5))

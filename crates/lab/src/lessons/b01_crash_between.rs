@@ -2,8 +2,7 @@
 
 use super::prelude::*;
 use locks::{
-    Answer, Attempt, Claim, Ending, Protocol, Released, SetnxExpire, TokenLock,
-    setnx_expire::Repair,
+    Answer, Attempt, Claim, Hold, Protocol, Released, SetnxExpire, TokenLock, setnx_expire::Repair,
 };
 use redis::cmd;
 use tokio::time::Instant;
@@ -118,8 +117,8 @@ impl Protocol for AnyRepair {
         self.lock.attempt(claim, deadline).await
     }
 
-    async fn release(&self, claim: &Claim, ending: Ending<'_>) -> Answer<Released> {
-        self.lock.release(claim, ending).await
+    async fn release(&self, claim: &Claim, hold: &Hold, again: bool) -> Answer<Released> {
+        self.lock.release(claim, hold, again).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::prelude::*;
 use locks::wire::{Clock, millis};
-use locks::{Answer, Attempt, Claim, Ending, Protocol, Released, SetnxGetset, TokenLock};
+use locks::{Answer, Attempt, Claim, Hold, Protocol, Released, SetnxGetset, TokenLock};
 use redis::cmd;
 use tokio::time::Instant;
 
@@ -110,7 +110,7 @@ impl Protocol for DeleteAndSetnx {
         Ok(Attempt::ours(self.line.ask(&setnx).await?))
     }
 
-    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim, _: &Hold, _: bool) -> Answer<Released> {
         self.line.ask::<()>(cmd("DEL").arg(&*claim.name)).await?;
         Ok(Released::Freed)
     }

@@ -1,7 +1,7 @@
 //! B3: work outlives the lease, and the unlock removes somebody else's lock.
 
 use super::prelude::*;
-use locks::{Answer, Attempt, Claim, Ending, Lease, Protocol, Released, SetPxNoOwner, TokenLock};
+use locks::{Answer, Attempt, Claim, Hold, Lease, Protocol, Released, SetPxNoOwner, TokenLock};
 use redis::cmd;
 use tokio::time::Instant;
 
@@ -75,7 +75,7 @@ impl Protocol for InTwoCalls {
         self.lock.attempt(claim, deadline).await
     }
 
-    async fn release(&self, claim: &Claim, _: Ending<'_>) -> Answer<Released> {
+    async fn release(&self, claim: &Claim, _: &Hold, _: bool) -> Answer<Released> {
         let holder: Option<String> = self.line.ask(cmd("GET").arg(&*claim.name)).await?;
         if holder.as_deref() != Some(&*claim.token) {
             return Ok(Released::NotHeld);

@@ -47,7 +47,7 @@ async fn acquire_carelessly(
     lock: ReentrantLock,
     line: Line,
     name: String,
-) -> Result<Acquired<<ReentrantLock as Lock>::Guard>, LockError> {
+) -> Result<Acquired<Held<ReentrantLock>>, LockError> {
     let remaining = match lock.acquire(&name, ZERO).await? {
         Acquired::Contended { remaining } => remaining.unwrap_or(LONG),
         held => return Ok(held),

@@ -50,7 +50,12 @@ async fn failover(
 }
 
 /// Of the lock, or, in the cure, of the row.
-async fn number(stage: &Stage, act: &str, client: &Client, held: &impl Guard) -> Result<u64> {
+async fn number(
+    stage: &Stage,
+    act: &str,
+    client: &Client,
+    held: &Held<impl Protocol>,
+) -> Result<u64> {
     match act {
         "fencing" => stage.shop().number(client, "number").await,
         _ => Ok(held.fencing().unwrap_or(0)),

@@ -101,7 +101,7 @@ async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2]> {
 }
 
 /// Redis 3 cannot be reached, so her majority is Redis 1 and 2.
-async fn takes_two_of_three(alice: &Client, lease: Duration) -> Result<<Redlock as Lock>::Guard> {
+async fn takes_two_of_three(alice: &Client, lease: Duration) -> Result<Held<Redlock>> {
     let taking = alice.acquires(&redlock(alice, lease), ZERO);
     alice.at("redis-3").fails("unreachable").await?;
     alice.at("redis-1").goes("acquire").await?;

@@ -34,13 +34,12 @@ async fn commit_unlock(stage: &Stage) -> Result {
 }
 
 type Sold = Result<bool, LockError>;
-type Held = <TokenLock as Lock>::Guard;
 
 /// Alice has the lock, and has written what is not committed yet.
 async fn alice_sells<F: Future<Output = Sold> + Send + 'static>(
     stage: &Stage,
     act: &str,
-    sells: impl FnOnce(Sql, String, &'static str, Held) -> F,
+    sells: impl FnOnce(Sql, String, &'static str, Held<TokenLock>) -> F,
 ) -> Result<(Client, Client, Doing<Sold>)> {
     let [alice, bob] = stage.act(act, ["alice", "bob"]).await?;
     stage.show_shop();
@@ -73,7 +72,12 @@ async fn bob_buys(stage: &Stage, bob: &Client, sale: Option<Doing<Sold>>) -> Res
 }
 
 /// The failing variant.
-async fn unlock_then_commit(sql: Sql, play: String, buyer: &'static str, lock: Held) -> Sold {
+async fn unlock_then_commit(
+    sql: Sql,
+    play: String,
+    buyer: &'static str,
+    lock: Held<TokenLock>,
+) -> Sold {
     let mut transaction = sql.begin().await?;
     let sold = sells(&mut transaction, &play, buyer).await?;
     //= FLAW From here on others read the stock as it was before this transaction.
@@ -83,7 +87,12 @@ async fn unlock_then_commit(sql: Sql, play: String, buyer: &'static str, lock: H
 }
 
 /// The cure: the same with two lines exchanged.
-async fn commit_then_unlock(sql: Sql, play: String, buyer: &'static str, lock: Held) -> Sold {
+async fn commit_then_unlock(
+    sql: Sql,
+    play: String,
+    buyer: &'static str,
+    lock: Held<TokenLock>,
+) -> Sold {
     let mut transaction = sql.begin().await?;
     let sold = sells(&mut transaction, &play, buyer).await?;
     //= CURE The next holder reads what was written.

@@ -1,6 +1,7 @@
 //! The source files that a timeline can point into, as the page shows them, and their marks.
 
 use super::lesson::{Act, Kind, Lesson, Mark};
+use crate::lock_sources;
 use crate::marks::{self, Excerpt, Source};
 use crate::strategy::Language;
 use std::sync::LazyLock;
@@ -34,7 +35,7 @@ const OTHERS: &[(&str, &str)] = sources![
 
 /// File and text.
 pub static SOURCES: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
-    let of_locks = locks::SOURCES.iter().map(|source| (source.file, source.text));
+    let of_locks = lock_sources::SOURCES.iter().map(|(_, source)| (source.file, source.text));
     of_locks.chain(OTHERS.iter().copied()).collect()
 });
 

@@ -1,7 +1,6 @@
 //! Why a play did not come to its end.
 
-use crate::selling;
-use locks::LockError;
+use crate::selling::PurchaseError;
 
 pub type Result<T = (), E = LessonError> = std::result::Result<T, E>;
 
@@ -16,17 +15,13 @@ pub enum LessonError {
     NotAsWritten(String),
     #[error("a server that the lesson needs does not start: {0}")]
     NoServer(String),
-    #[error("lock: {0}")]
-    Lock(#[from] LockError),
-    #[error("redis: {0}")]
-    Redis(#[from] redis::RedisError),
-    #[error("postgres: {0}")]
-    Postgres(#[from] sqlx::Error),
+    #[error(transparent)]
+    Failed(PurchaseError),
 }
 
 impl LessonError {
     /// Why a server did not start, which says what to do about it.
-    pub fn no_server(error: selling::PurchaseError) -> Self {
+    pub fn no_server(error: PurchaseError) -> Self {
         Self::NoServer(error.to_string())
     }
 
@@ -34,20 +29,15 @@ impl LessonError {
     pub fn may_be_a_pause(&self) -> bool {
         match self {
             Self::TooSlow(_) | Self::StoodStill => true,
-            Self::Lock(error) => error.is_unreachable(),
-            Self::Redis(error) => error.is_timeout() || error.is_io_error(),
+            Self::Failed(PurchaseError::Lock(error)) => error.is_unreachable(),
+            Self::Failed(PurchaseError::Redis(error)) => error.is_timeout() || error.is_io_error(),
             _ => false,
         }
     }
 }
 
-impl From<selling::PurchaseError> for LessonError {
-    fn from(error: selling::PurchaseError) -> Self {
-        match error {
-            selling::PurchaseError::Postgres(error) => Self::Postgres(error),
-            selling::PurchaseError::Redis(error) => Self::Redis(error),
-            selling::PurchaseError::Lock(error) => Self::Lock(error),
-            other => Self::NotAsWritten(other.to_string()),
-        }
+impl<E: Into<PurchaseError>> From<E> for LessonError {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
     }
 }

@@ -9,7 +9,7 @@ pub use super::lesson::{
 pub use super::stage::client::{Client, Doing};
 pub use super::stage::{LOCK, LONG, Stage};
 pub use crate::strategy::Need;
-pub use locks::{Acquired, Guard, Lock, wire::Line};
+pub use locks::{Acquired, Held, Lock, Protocol, wire::Line};
 pub use std::time::Duration;
 
 pub const ZERO: Duration = Duration::ZERO;

@@ -10,7 +10,7 @@ pub async fn opens(stage: &Stage, act: &str) -> Result<[Client; 2]> {
     stage.show_zoo();
     // Before the curtain rises: what is lost on stage is to be the reply to the create of a place.
     let session = stage.zoo_session().await?;
-    session.make_folders(ROOT, &stage.queue()).await.map_err(LockError::from)?;
+    session.make_folders(&stage.queue()).await.map_err(LockError::from)?;
     Ok(clients)
 }
 
@@ -31,7 +31,7 @@ pub async fn leave<T, const N: usize>(
 
 pub fn lock(client: &Client, address: &str, session: Duration) -> (Zoo, ZooKeeperLock) {
     let zoo = client.zoo(address, session);
-    (zoo.clone(), ZooKeeperLock::new(zoo))
+    (zoo.clone(), ZooKeeperLock(zoo))
 }
 
 /// As long as the server grants.

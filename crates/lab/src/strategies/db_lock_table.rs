@@ -1,42 +1,38 @@
 //! `db-lock-table`: a lock as a row, with owner, expiry and version.
 
 use crate::prelude::*;
-use locks::{Guard, TableLock};
+use locks::TableLock;
 
-pub struct Node {
-    lock: TableLock,
-}
+pub type Node = TableLock;
 
 pub async fn open(bench: &Bench) -> Result<Node> {
-    Ok(Node { lock: TableLock::new(bench.wire_to_postgres(), bench.millis("lease_ms")) })
+    Ok(TableLock::new(bench.wire_to_postgres(), bench.millis("lease_ms")))
 }
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        bench.retrying(100, || self.attempt(bench, buyer)).await
+        bench.retrying(100, || attempt(self, bench, buyer)).await
     }
 }
 
-impl Node {
-    async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        let sale = bench.under_lock(&self.lock, async |guard| {
-            let version = guard.fencing().and_then(|version| i64::try_from(version).ok());
-            let sale = bench.in_transaction(async |tx| {
-                let outcome = read_check_write(bench, tx, buyer).await?;
-                const STILL_OURS: &str = "
-                    SELECT 1 FROM lab.locks
-                     WHERE name = $1 AND version = $2 AND expires_at > clock_timestamp() FOR SHARE";
-                //= CURE looks again before the commit; FOR SHARE keeps it so until then
-                if tx.maybe::<i32>(STILL_OURS, (bench.key("lock"), version)).await?.is_none() {
-                    bench.note(LOST);
-                    return Ok(Outcome::Contended); // rolled back, and again
-                }
-                Ok(outcome)
-            });
-            sale.await
+async fn attempt(lock: &TableLock, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
+    let sale = bench.under_lock(lock, async |guard| {
+        let version = guard.fencing().and_then(|version| i64::try_from(version).ok());
+        let sale = bench.in_transaction(async |tx| {
+            let outcome = read_check_write(bench, tx, buyer).await?;
+            const STILL_OURS: &str = "
+                SELECT 1 FROM lab.locks
+                 WHERE name = $1 AND version = $2 AND expires_at > clock_timestamp() FOR SHARE";
+            //= CURE looks again before the commit; FOR SHARE keeps it so until then
+            if tx.maybe::<i32>(STILL_OURS, (bench.key("lock"), version)).await?.is_none() {
+                bench.note(LOST);
+                return Ok(Outcome::Contended); // rolled back, and again
+            }
+            Ok(outcome)
         });
         sale.await
-    }
+    });
+    sale.await
 }
 
 pub const STRATEGY: Strategy = Strategy {

@@ -1,7 +1,7 @@
 //! `fenced-lock`: the lock numbers its holders, and the stock refuses an older number.
 
 use crate::prelude::*;
-use locks::{Guard, TokenLock};
+use locks::TokenLock;
 
 pub struct Node {
     lock: TokenLock,

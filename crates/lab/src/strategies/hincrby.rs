@@ -40,16 +40,14 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "hincrby",
-    family: Family::RedisCounter,
     promise: Promise::everywhere(Harms { oversells: Never, ..Harms::POSSIBLE }),
     options: &[whole("failing_orders", (0, 0, 100))],
-    crash_points: &["the unit is taken"],
     demonstrations: &[
         show("below-zero", Notes("the counter went below zero"), SMALL).at(2),
         show("refund", Undersells, SMALL.options(REFUND)).at(2),
         show("double-click", Duplicates, DOUBLE_CLICK).at(3),
     ],
-    ..Strategy::PLAIN
+    ..COUNTER_STRATEGY
 };
 
 const REFUND: &[(&str, &str)] = &[("failing_orders", "1"), ("pause_ms", "500")];

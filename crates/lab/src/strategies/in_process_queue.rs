@@ -7,8 +7,6 @@ use tokio::sync::{mpsc, watch};
 static DECIDE: LuaScript = lua!("decide.lua");
 
 pub struct Node {
-    stock: String,
-    buyers: String,
     /// Order ids and buyers, at most as many as there are units.
     queue: mpsc::UnboundedSender<(String, String)>,
     /// How many are not written yet.
@@ -16,16 +14,15 @@ pub struct Node {
 }
 
 pub async fn open(bench: &Bench) -> Result<Node> {
-    let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
-    let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
+    let _: bool = bench.redis("SETNX", (bench.key("stock"), bench.stock())).await?;
     let ((queue, orders), pending) = (mpsc::unbounded_channel(), watch::Sender::new(0));
     bench.spawn(write_orders(bench.clone(), orders, pending.clone()));
-    Ok(Node { stock, buyers, queue, pending })
+    Ok(Node { queue, pending })
 }
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
+        let decide = DECIDE.on(&[&bench.key("stock"), &bench.key("buyers")]).arg(&buyer.name);
         match bench.line.send(&decide.arg(bench.per_user_limit())).await? {
             1 => {}
             2 => return Ok(Outcome::Duplicate),

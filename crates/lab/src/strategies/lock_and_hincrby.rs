@@ -5,19 +5,17 @@ use locks::TokenLock;
 
 pub struct Node {
     lock: TokenLock,
-    sale: String,
 }
 
 pub async fn open(bench: &Bench) -> Result<Node> {
     let lock = TokenLock::new(bench.line.clone(), bench.millis("lease_ms"));
-    let sale = bench.key("sale");
-    let _: bool = bench.redis("HSETNX", (&sale, "stock", bench.stock())).await?;
-    Ok(Node { lock, sale })
+    let _: bool = bench.redis("HSETNX", (bench.key("sale"), "stock", bench.stock())).await?;
+    Ok(Node { lock })
 }
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        let sell = || self.sell(bench, buyer);
+        let sell = || sell(bench, buyer);
         if bench.choice("lock") == "off" {
             return sell().await;
         }
@@ -30,34 +28,29 @@ impl Sell for Node {
     }
 }
 
-impl Node {
-    async fn sell(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        bench.note("let through to the counter");
-        let (sale, bought) = (&self.sale, format!("bought by {}", buyer.name));
-        //= CURE each buyer has a counter: a second click is seen, whether the lock held or not
-        if bench.redis::<i32>("HINCRBY", (sale, &bought, 1)).await? > bench.per_user_limit() {
-            let _: i32 = bench.redis("HINCRBY", (sale, &bought, -1)).await?;
-            return Ok(Outcome::Duplicate);
-        }
-        //= CURE the stock is counted in one step: right without the lock, too
-        if bench.redis::<i32>("HINCRBY", (sale, "stock", -1)).await? < 0 {
-            let _: i32 = bench.redis("HINCRBY", (sale, &bought, -1)).await?;
-            return Ok(Outcome::SoldOut);
-        }
-        bench.crash_point("the unit is taken").await;
-        bench.interleave("the unit is taken").await; // only if the lock lets two in
-
-        //= FLAW the unit is taken, the order is another step: a crash before it loses the unit
-        bench.write_order(&mut bench.sql().await?, buyer).await
+async fn sell(bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
+    bench.note("let through to the counter");
+    let (sale, bought) = (bench.key("sale"), format!("bought by {}", buyer.name));
+    //= CURE each buyer has a counter: a second click is seen, whether the lock held or not
+    if bench.redis::<i32>("HINCRBY", (&sale, &bought, 1)).await? > bench.per_user_limit() {
+        let _: i32 = bench.redis("HINCRBY", (&sale, &bought, -1)).await?;
+        return Ok(Outcome::Duplicate);
     }
+    //= CURE the stock is counted in one step: right without the lock, too
+    if bench.redis::<i32>("HINCRBY", (&sale, "stock", -1)).await? < 0 {
+        let _: i32 = bench.redis("HINCRBY", (&sale, &bought, -1)).await?;
+        return Ok(Outcome::SoldOut);
+    }
+    bench.crash_point("the unit is taken").await;
+    bench.interleave("the unit is taken").await; // only if the lock lets two in
+
+    //= FLAW the unit is taken, the order is another step: a crash before it loses the unit
+    bench.write_order(&mut bench.sql().await?, buyer).await
 }
 
 pub const STRATEGY: Strategy = Strategy {
     id: "lock-and-hincrby",
-    family: Family::RedisCounter,
-    promise: Promise::everywhere(Harms::UNSOLD),
     options: &[LEASE_MS, WAIT_MS, choice("lock", &["on", "off"])],
-    crash_points: &["the unit is taken"],
     demonstrations: &[
         show("with-lock", Contends, SMALL.options(&[("wait_ms", "0")])).at(1),
         show("without-lock", Holds, SMALL.options(&[OFF])).at(3),
@@ -65,7 +58,7 @@ pub const STRATEGY: Strategy = Strategy {
         show("crash", Undersells, ONE_BY_ONE.options(CRASH)).at(4),
     ],
     locks: &["token-lock"],
-    ..Strategy::PLAIN
+    ..COUNTER_STRATEGY
 };
 
 const OFF: (&str, &str) = ("lock", "off");

@@ -4,20 +4,16 @@ use crate::prelude::*;
 
 static DECIDE: LuaScript = lua!("decide.lua");
 
-pub struct Node {
-    stock: String,
-    buyers: String,
-}
+pub struct Node;
 
 pub async fn open(bench: &Bench) -> Result<Node> {
-    let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
-    let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
-    Ok(Node { stock, buyers })
+    let _: bool = bench.redis("SETNX", (bench.key("stock"), bench.stock())).await?;
+    Ok(Node)
 }
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        let decide = DECIDE.on(&[&self.stock, &self.buyers]).arg(&buyer.name);
+        let decide = DECIDE.on(&[&bench.key("stock"), &bench.key("buyers")]).arg(&buyer.name);
         //= CURE buyer and stock are checked and changed in one step: nobody can come in between
         match bench.line.send(&decide.arg(bench.per_user_limit())).await? {
             1 => {}
@@ -34,15 +30,13 @@ impl Sell for Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "lua-sync",
-    family: Family::RedisCounter,
-    promise: Promise::everywhere(Harms::UNSOLD),
     crash_points: &["the script has decided"],
     demonstrations: &[
         show("three-nodes", Holds, SMALL.nodes(3).double_clicks()).at(1),
         show("crash", Undersells, ONE_BY_ONE.options(CRASH)).at(2),
     ],
     scripts: &[script!("decide.lua")],
-    ..Strategy::PLAIN
+    ..COUNTER_STRATEGY
 };
 
 const CRASH: &[(&str, &str)] = &[("crash_at", "the script has decided"), ("restart_ms", "0")];

@@ -3,18 +3,16 @@
 use crate::prelude::*;
 use locks::ReentrantLock;
 
-pub struct Node {
-    lock: ReentrantLock,
-}
+pub type Node = ReentrantLock;
 
 pub async fn open(bench: &Bench) -> Result<Node> {
     let redis = bench.lock_line().await?;
-    Ok(Node { lock: ReentrantLock::new(redis, bench.millis("lease_ms")).renewed() })
+    Ok(ReentrantLock::new(redis, bench.millis("lease_ms")).renewed())
 }
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        let lock = self.lock.another_owner(); // each purchase, as each thread in Redisson
+        let lock = self.another_owner(); // each purchase, as each thread in Redisson
 
         //= FLAW the lock is in one Redis: when that forgets it, a second buyer comes in
         //= FLAW a buyer who waits for it in vain leaves, although there is stock

@@ -15,7 +15,7 @@ impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         let odd = self.buyers.fetch_add(1, Relaxed) % 2 == 1;
         let order = bench.choice("lock_order");
-        //= CURE one order for everybody: nobody holds what another one waits for
+        //= CURE one order for everybody: no two wait for each other
         let mut both = ["thing", "gift"];
         //= FLAW every second buyer locks the two rows the other way round: they wait for each other
         if odd && order == "opposite" {

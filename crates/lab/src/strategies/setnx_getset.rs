@@ -3,14 +3,12 @@
 use crate::prelude::*;
 use locks::{SetnxGetset, wire::Clock};
 
-pub struct Node {
-    lock: SetnxGetset,
-}
+pub type Node = SetnxGetset;
 
 pub async fn open(bench: &Bench) -> Result<Node> {
     let clock = Clock::default();
     clock.set_offset_ms(bench.whole("clock_skew_ms") * i64::from(bench.node));
-    Ok(Node { lock: SetnxGetset::new(bench.line.clone(), bench.millis("lease_ms"), clock) })
+    Ok(SetnxGetset::new(bench.line.clone(), bench.millis("lease_ms"), clock))
 }
 
 impl Sell for Node {
@@ -18,7 +16,7 @@ impl Sell for Node {
         //= FLAW each node judges by its own clock whether the lock has ended
         //= FLAW the write never asks whether the lock is still held: the lease may be over
         //= FLAW a buyer who waits for it in vain leaves, although there is stock
-        bench.under_lock(&self.lock, async |_| naive_sale(bench, buyer).await).await
+        bench.under_lock(self, async |_| naive_sale(bench, buyer).await).await
     }
 }
 

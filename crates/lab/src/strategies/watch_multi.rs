@@ -6,16 +6,13 @@ use parking_lot::Mutex;
 use redis::cmd;
 
 pub struct Node {
-    stock: String,
-    buyers: String,
     /// WATCH belongs to a connection, so no two attempts share one.
     idle: Mutex<Vec<Line>>,
 }
 
 pub async fn open(bench: &Bench) -> Result<Node> {
-    let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
-    let _: bool = bench.redis("SETNX", (&stock, bench.stock())).await?;
-    Ok(Node { stock, buyers, idle: Mutex::default() })
+    let _: bool = bench.redis("SETNX", (bench.key("stock"), bench.stock())).await?;
+    Ok(Node { idle: Mutex::default() })
 }
 
 impl Sell for Node {
@@ -27,12 +24,12 @@ impl Sell for Node {
 
 impl Node {
     async fn attempt(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
+        let (stock, buyers) = (bench.key("stock"), bench.key("buyers"));
         // An error drops the connection, and its WATCH with it.
         let redis = self.idle.lock().pop().unwrap_or_else(|| bench.line.another_connection());
-        let _: () = redis.send(cmd("WATCH").arg(&self.stock).arg(&self.buyers)).await?;
-        let left: i32 = redis.send(cmd("GET").arg(&self.stock)).await?;
-        let bought: Option<i32> =
-            redis.send(cmd("HGET").arg(&self.buyers).arg(&buyer.name)).await?;
+        let _: () = redis.send(cmd("WATCH").arg(&stock).arg(&buyers)).await?;
+        let left: i32 = redis.send(cmd("GET").arg(&stock)).await?;
+        let bought: Option<i32> = redis.send(cmd("HGET").arg(&buyers).arg(&buyer.name)).await?;
         let has_enough = bought.unwrap_or(0) >= bench.per_user_limit();
         if has_enough || left < 1 {
             let _: () = redis.send(&cmd("UNWATCH")).await?;
@@ -42,8 +39,8 @@ impl Node {
         bench.interleave("the stock is read").await; // somebody else reads the same
 
         let _: () = redis.send(&cmd("MULTI")).await?;
-        let _: () = redis.send(cmd("DECR").arg(&self.stock)).await?;
-        let _: () = redis.send(cmd("HINCRBY").arg(&self.buyers).arg(&buyer.name).arg(1)).await?;
+        let _: () = redis.send(cmd("DECR").arg(&stock)).await?;
+        let _: () = redis.send(cmd("HINCRBY").arg(&buyers).arg(&buyer.name).arg(1)).await?;
         //= CURE if stock or buyers have changed since WATCH, nothing is written
         let written: Option<(i32, i32)> = redis.send(&cmd("EXEC")).await?;
         self.idle.lock().push(redis);
@@ -59,16 +56,13 @@ impl Node {
 
 pub const STRATEGY: Strategy = Strategy {
     id: "watch-multi",
-    family: Family::RedisCounter,
-    promise: Promise::everywhere(Harms::UNSOLD),
     options: &[retries(10_000)],
-    crash_points: &["the unit is taken"],
     demonstrations: &[
         show("without-retries", Undersells, SIX.options(&[("retries", "0")])).at(1),
         show("with-retries", Holds, SIX).at(2),
         show("crash", Undersells, ONE_BY_ONE.options(UNIT_LOST)).at(3),
     ],
-    ..Strategy::PLAIN
+    ..COUNTER_STRATEGY
 };
 
 const SIX: Scenario = SMALL.buyers(6);

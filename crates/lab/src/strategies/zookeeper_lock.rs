@@ -3,19 +3,17 @@
 use crate::prelude::*;
 use locks::ZooKeeperLock;
 
-pub struct Node {
-    lock: ZooKeeperLock,
-}
+pub type Node = ZooKeeperLock;
 
 pub async fn open(bench: &Bench) -> Result<Node> {
-    Ok(Node { lock: ZooKeeperLock::new(bench.zoo().await?) })
+    Ok(ZooKeeperLock(bench.zoo().await?))
 }
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW a session is a lease, too: it ends while its holder stands still
         //= FLAW a buyer who waits for it in vain leaves, although there is stock
-        let sale = bench.under_lock(&self.lock, async |guard| {
+        let sale = bench.under_lock(self, async |guard| {
             bench.lose_session(guard.path()).await?;
             naive_sale(bench, buyer).await
         });

@@ -6,7 +6,7 @@
 use super::script::{LuaScript, Request, text, words};
 use super::tap::{Tap, Tapped};
 use super::wakeups::{Channels, Wakeups, listening};
-use crate::error::{Answer, LockError};
+use crate::{asking::Asking, error::LockError};
 use futures_util::TryFutureExt;
 use redis::ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, NoScript, TryAgain};
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -15,8 +15,6 @@ use redis::{Value, cmd};
 use std::sync::{Arc, Weak};
 use std::{io, time::Duration};
 use tokio::{sync::Mutex, time::timeout};
-
-const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One client's connection to one Redis. Clones share it.
 pub type Line = Tapped<Arc<Wire>>;
@@ -30,12 +28,8 @@ pub struct Wire {
 }
 
 impl Line {
-    /// Connects to nothing yet.
-    pub fn new(url: &str) -> RedisResult<Self> {
-        Self::with_timeout(url, TIMEOUT)
-    }
-
-    /// A request waits at most so long for a connection, and then for its reply.
+    /// Connects to nothing yet. A request waits at most so long for a connection, and then for its
+    /// reply.
     pub fn with_timeout(url: &str, limit: Duration) -> RedisResult<Self> {
         let wire = Wire::new(redis::Client::open(url)?, limit);
         Ok(Self::around(wire, |trips| &mut trips.redis, "redis"))
@@ -49,10 +43,7 @@ impl Line {
 
     /// Sends a command, or runs a script.
     #[track_caller]
-    pub fn send<T: FromRedisValue>(
-        &self,
-        request: &impl Request,
-    ) -> impl Future<Output = RedisResult<T>> + Send {
+    pub fn send<T: FromRedisValue>(&self, request: &impl Request) -> impl Asking<T, RedisError> {
         let (command, script) = request.parts();
         script.iter().for_each(|script| self.tap.meter.ran(script.name));
         let answer = self.connection.answer(command, script);
@@ -62,17 +53,14 @@ impl Line {
 
     /// [`Line::send`], with the errors of a lock.
     #[track_caller]
-    pub fn ask<T: FromRedisValue>(
-        &self,
-        request: &impl Request,
-    ) -> impl Future<Output = Answer<T>> + Send {
+    pub fn ask<T: FromRedisValue>(&self, request: &impl Request) -> impl Asking<T, LockError> {
         self.send(request).map_err(|error| self.lock_error(error))
     }
 
     /// Subscribes, or joins those who have, on a connection of its own for each channel. Redis has
     /// confirmed it when this returns: later messages arrive while the connection lives.
     #[track_caller]
-    pub fn subscribe(&self, channel: &str) -> impl Future<Output = RedisResult<Wakeups>> + Send {
+    pub fn subscribe(&self, channel: &str) -> impl Asking<Wakeups, RedisError> {
         let wire = &self.connection;
         let text = move || format!("SUBSCRIBE {channel}");
         let subscribed = |_: &PubSub| "subscribed".to_owned();

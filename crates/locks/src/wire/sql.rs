@@ -1,10 +1,10 @@
 //! Postgres, counted and watched like a `Line`: each statement is one round trip.
 
 use super::tap::{Tap, Tapped};
+use crate::asking::Asking;
 use futures_util::{FutureExt, TryFutureExt, TryStreamExt};
 use sqlx::postgres::PgRow;
 use sqlx::{Column, Either, Error, FromRow, PgConnection, PgExecutor, PgPool, Row};
-use std::borrow::Borrow;
 use stores::{postgres::Transaction, sql::Values};
 
 /// One client's pool.
@@ -17,8 +17,9 @@ impl Sql {
 
     /// A transaction, begun.
     #[track_caller]
-    pub fn begin(&self) -> impl Future<Output = Result<SqlTransaction, Error>> + Send {
-        let begun = verb(&self.tap, "BEGIN", Transaction::begin(&self.connection, "BEGIN"));
+    pub fn begin(&self) -> impl Asking<SqlTransaction, Error> {
+        let beginning = Transaction::begin(&self.connection, "BEGIN");
+        let begun = Tap::pass(&self.tap, || "BEGIN".into(), |_| "BEGIN".into(), beginning);
         begun.map_ok(|begun| SqlTransaction { begun, tap: self.tap.clone(), hears: None })
     }
 }
@@ -40,13 +41,13 @@ impl SqlTransaction {
     }
 
     #[track_caller]
-    pub fn commit(self) -> impl Future<Output = Result<(), Error>> + Send {
-        verb(self.tap, "COMMIT", self.begun.commit())
+    pub fn commit(self) -> impl Asking<(), Error> {
+        Tap::pass(self.tap, || "COMMIT".into(), |()| "COMMIT".into(), self.begun.commit())
     }
 
     #[track_caller]
-    pub fn rollback(self) -> impl Future<Output = Result<(), Error>> + Send {
-        verb(self.tap, "ROLLBACK", self.begun.rollback())
+    pub fn rollback(self) -> impl Asking<(), Error> {
+        Tap::pass(self.tap, || "ROLLBACK".into(), |()| "ROLLBACK".into(), self.begun.rollback())
     }
 }
 
@@ -59,7 +60,7 @@ macro_rules! statements {
                 $self: $receiver,
                 sql: &'static str,
                 values: impl Values,
-            ) -> impl Future<Output = Result<u64, Error>> + Send {
+            ) -> impl Asking<u64, Error> {
                 let done = statement(&$self.tap, $on, sql, values);
                 done.inspect_err($told).map_ok(|(touched, _)| touched)
             }
@@ -70,7 +71,7 @@ macro_rules! statements {
                 $self: $receiver,
                 sql: &'static str,
                 values: impl Values,
-            ) -> impl Future<Output = Result<Option<T>, Error>> + Send {
+            ) -> impl Asking<Option<T>, Error> {
                 let done = statement(&$self.tap, $on, sql, values);
                 let decoded = |row: PgRow| T::from_row(&row);
                 done.inspect_err($told).map(move |done| done?.1.map(decoded).transpose())
@@ -93,7 +94,7 @@ fn statement<'a>(
     on: impl PgExecutor<'a>,
     sql: &'static str,
     values: impl Values,
-) -> impl Future<Output = Result<Done, Error>> + Send {
+) -> impl Asking<Done, Error> {
     let request = async move {
         let query = sqlx::query_with(sql, values.bind().map_err(Error::Encode)?);
         let (mut touched, mut first) = (0, None);
@@ -113,16 +114,6 @@ fn statement<'a>(
         (touched, None) => format!("{touched} row(s)"),
     };
     Tap::pass(tap, text, show, request)
-}
-
-/// The statements around those of a transaction.
-#[track_caller]
-fn verb<T>(
-    tap: impl Borrow<Tap>,
-    verb: &'static str,
-    request: impl Future<Output = Result<T, Error>>,
-) -> impl Future<Output = Result<T, Error>> {
-    Tap::pass(tap, || verb.to_owned(), |_| verb.to_owned(), request)
 }
 
 /// `stock → 1`.

@@ -12,8 +12,6 @@ use std::{borrow::Borrow, fmt, io, sync::Arc};
 pub struct Sent {
     /// Different for every request of this process.
     pub id: u64,
-    /// The client, as named by `Line::of` and its likes.
-    pub client: Arc<str>,
     /// The server: "redis", "redis-2", "postgres", "zookeeper".
     pub node: Arc<str>,
     /// As typed: `SET lock:phone 7f3a NX PX 200`. A script has its name instead of its hash.
@@ -64,7 +62,7 @@ pub trait Watcher: Send + Sync + 'static {
     fn after(&self, _sent: &Sent, _reply: &Reply) {}
 
     /// A message of a subscription arrived.
-    fn heard(&self, _client: &str, _node: &str, _channel: &str, _message: &str) {}
+    fn heard(&self, _channel: &str, _message: &str) {}
 }
 
 /// What a request fails with if its connection breaks.
@@ -101,7 +99,7 @@ impl<C> Tapped<C> {
         Self { connection, tap }
     }
 
-    /// Names the client, for watchers and tokens.
+    /// Names the client, for tokens and `Debug`.
     pub fn of(mut self, client: &str) -> Self {
         self.tap.client = client.into();
         self
@@ -147,8 +145,8 @@ impl Tap {
                 tap.meter.count(tap.server, at);
                 return request.await;
             };
-            let (client, node) = (tap.client.clone(), tap.node.clone());
-            let sent = Sent { id: NUMBER.fetch_add(1, Relaxed), client, node, text: text(), at };
+            let (id, node) = (NUMBER.fetch_add(1, Relaxed), tap.node.clone());
+            let sent = Sent { id, node, text: text(), at };
             let verdict = watcher.before(&sent).await;
             if matches!(verdict, Verdict::Fail) {
                 watcher.after(&sent, &Reply::NotSent);

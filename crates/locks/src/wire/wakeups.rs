@@ -66,7 +66,7 @@ pub(super) fn listening(connection: PubSub, tap: Tap) -> Channel {
         while let Some(message) = messages.next().await {
             if let Some(watcher) = &tap.watcher {
                 let text = String::from_utf8_lossy(message.get_payload_bytes());
-                watcher.heard(&tap.client, &tap.node, message.get_channel_name(), &text);
+                watcher.heard(message.get_channel_name(), &text);
             }
             if wake.available_permits() == 0 {
                 wake.add_permits(1);

@@ -3,6 +3,7 @@
 #![cfg_attr(not(feature = "zookeeper"), allow(unused))]
 
 use super::tap::{Tap, Tapped};
+use crate::asking::Asking;
 use futures_util::{FutureExt, future::BoxFuture};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::Mutex;
@@ -189,16 +190,10 @@ impl ZooSession {
     }
 
     /// Makes the folders of a lock. Making them twice is harmless.
-    pub async fn make_folders(&self, root: &str, folder: &str) -> Result<(), ZooError> {
+    pub async fn make_folders(&self, folder: &str) -> Result<(), ZooError> {
         of!(self.connection, {
-            for (path, mode) in [(root, CreateMode::Persistent), (folder, CreateMode::Container)] {
-                let options = mode.with_acls(Acls::anyone_all());
-                match self.connection.create(path, b"", &options).await {
-                    Ok(_) | Err(Error::NodeExists) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Ok(())
+            let options = CreateMode::Container.with_acls(Acls::anyone_all());
+            Ok(self.connection.mkdir(folder, &options).await?)
         })
     }
 }
@@ -209,10 +204,7 @@ macro_rules! requests {
         impl ZooSession {
             $($(#[$doc])*
             #[track_caller]
-            pub fn $name(
-                &self,
-                $path: &str,
-            ) -> impl Future<Output = Result<$answer, ZooError>> + Send {
+            pub fn $name(&self, $path: &str) -> impl Asking<$answer, ZooError> {
                 let $client = &self.connection;
                 let request = async move { of!(*$client, $request) };
                 Tap::pass(&self.tap, move || format!($text), $show, request)

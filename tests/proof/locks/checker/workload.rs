@@ -193,7 +193,7 @@ impl Workload {
         }
     }
 
-    async fn hold(&self, client: usize, guard: &impl Guard, work: Work) -> Holding {
+    async fn hold(&self, client: usize, guard: &Held<impl Protocol>, work: Work) -> Holding {
         let begun = Instant::now();
         let turn = Turn { begun: Some(begun), is_on: true };
         self.turns.send_modify(|turns| turns[client] = turn);

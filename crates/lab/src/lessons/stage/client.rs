@@ -7,7 +7,7 @@ use super::super::waiting::{STEP_TIMEOUT, in_time};
 use super::gate::{Gate, Waiting, Which};
 use super::{LOCK, Stage, recording::Step};
 use locks::wire::{Clock, Line, Reply, Sql, Tapped, Verdict};
-use locks::{Acquired, Guard, Lock, LockError, Released, zookeeper::Zoo};
+use locks::{Acquired, Held, Lock, LockError, Protocol, Released, zookeeper::Zoo};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 use std::{panic::Location, time::Duration};
 use tokio::sync::oneshot;
@@ -88,13 +88,13 @@ impl Client {
     }
 
     /// Starts to take the lock [`LOCK`].
-    pub fn acquires<L: Lock + Clone>(&self, lock: &L, wait: Duration) -> Doing<Tried<L::Guard>> {
+    pub fn acquires<L: Lock + Clone>(&self, lock: &L, wait: Duration) -> Doing<Tried<Held<L>>> {
         let (lock, name) = (lock.clone(), self.stage.key(LOCK));
         self.does_take(async move { lock.acquire(&name, wait).await })
     }
 
     /// Starts to give it back: its work is done, from here on it does not count as a holder.
-    pub fn releases<G: Guard>(&self, guard: G) -> Doing<Result<Released, LockError>> {
+    pub fn releases<P: Protocol>(&self, guard: Held<P>) -> Doing<Result<Released, LockError>> {
         self.stops_believing();
         self.does(guard.release()).with_outcome(|freed| match freed {
             Ok(Released::NotHeld) => Some("late"),
@@ -104,23 +104,23 @@ impl Client {
     }
 
     /// Takes the lock in one request and has it.
-    pub async fn takes<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<L::Guard> {
+    pub async fn takes<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<Held<L>> {
         let tried = self.acquires(lock, Duration::ZERO).last(step).await?;
         self.must_hold(tried)
     }
 
     /// Tries once, in one request; `None` if somebody else has it.
-    pub async fn tries<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<Option<L::Guard>> {
+    pub async fn tries<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<Option<Held<L>>> {
         Ok(self.acquires(lock, Duration::ZERO).last(step).await??.held())
     }
 
     /// Asks several nodes, and gives back (step `give-back`) whatever is not enough.
-    pub async fn asks<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<Tried<L::Guard>> {
+    pub async fn asks<L: Lock + Clone>(&self, lock: &L, step: Name) -> Result<Tried<Held<L>>> {
         self.acquires(lock, Duration::ZERO).rest_or_gives_back(step).await
     }
 
     /// Gives it back, in one request or a few.
-    pub async fn unlocks<G: Guard>(&self, guard: G, step: Name) -> Result<Released> {
+    pub async fn unlocks<P: Protocol>(&self, guard: Held<P>, step: Name) -> Result<Released> {
         Ok(self.releases(guard).rest(step).await??)
     }
 
@@ -205,7 +205,7 @@ impl Client {
     }
 
     /// Waits until its lock tells it that the lease is over, and stops working.
-    pub async fn loses(&self, guard: &impl Guard) -> Result {
+    pub async fn loses(&self, guard: &Held<impl Protocol>) -> Result {
         let lost = timeout(self.stage.lease() * 3, guard.lost()).await;
         lost.map_err(|_| LessonError::TooSlow("a lease does not end"))?;
         self.stops_believing();

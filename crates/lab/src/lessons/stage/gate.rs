@@ -63,7 +63,7 @@ impl Watcher for Gate {
         self.arrived.notify_waiters();
     }
 
-    fn heard(&self, _client: &str, _node: &str, channel: &str, message: &str) {
+    fn heard(&self, channel: &str, message: &str) {
         self.heard.lock().push_back(format!("{channel}: {message}"));
         self.arrived.notify_waiters();
     }

@@ -3,7 +3,6 @@
 use super::super::prelude::*;
 use super::super::shop::{READ, SELL, Shop};
 use super::super::timeline::Name;
-use locks::fencing::PostgresResource;
 
 /// One more than anybody before.
 const NUMBER: &str = "
@@ -50,9 +49,8 @@ impl Shop {
     /// A write that carries the lock's number: the row refuses one that is too old, and then says
     /// which it has seen (step `refused`).
     pub async fn sell_fenced(&self, client: &Client, number: u64, step: Name) -> Result {
-        let resource = PostgresResource::new(client.sql());
-        let (phone, value) = (self.phone(), format!("sold to {}", client.id));
-        let selling = client.does(async move { resource.write(&phone, number, &value).await });
+        let (sql, phone, value) = (client.sql(), self.phone(), format!("sold to {}", client.id));
+        let selling = client.does(async move { sql.write_fenced(&phone, number, &value).await });
         let name = |sent: &str| if sent.starts_with("SELECT") { "refused" } else { step };
         let _ = selling.at("postgres").rest_named(name).await??;
         Ok(())

@@ -1,22 +1,14 @@
-//! The texts of locks, for pages that quote the lines which decide.
+//! The texts of the locks, for pages that quote the lines which decide.
 
-/// One file of a lock.
-#[derive(Debug, Clone, Copy)]
-pub struct Source {
-    /// The lock, named as its strategy.
-    pub id: &'static str,
-    pub file: &'static str,
-    pub text: &'static str,
-}
+use crate::marks::Source;
 
 macro_rules! sources {
     ($($id:literal: $($file:literal),*;)*) => {
-        /// The files of each lock; one with its deciding lines comes first.
-        pub const SOURCES: &[Source] = &[$($(Source {
-            id: $id,
+        /// Each file with its lock, named as its strategy; one with deciding lines comes first.
+        pub const SOURCES: &[(&str, Source)] = &[$($(($id, Source {
             file: concat!("crates/locks/src/", $file),
-            text: include_str!($file),
-        }),*),*];
+            text: include_str!(concat!("../../locks/src/", $file)),
+        })),*),*];
     };
 }
 
