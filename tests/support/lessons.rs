@@ -123,7 +123,7 @@ pub fn marks_not_run(timeline: &Timeline, trace: &Trace) -> Vec<String> {
 
 /// Of clients; a server that crashes is killed.
 const STAGED: &str =
-    "pause slow crash cut-off clocks-go-on time-passes runs-fast stays-away clock-jumps";
+    "pause slow crash cut cut-off clocks-go-on time-passes runs-fast stays-away clock-jumps";
 
 pub fn is_well_formed(timeline: &Timeline) {
     let lesson = timeline.lesson;

@@ -4,6 +4,7 @@ use futures_util::future::BoxFuture;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
+use tracing::trace;
 
 /// Why a holder lost its certainty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +88,9 @@ impl IntoFuture for Hold {
             let mut belief = self.0.subscribe();
             loop {
                 let now = *belief.borrow_and_update();
+                //= CURE the holder is told by its own clock: nobody has to answer
                 if let Some(why) = now.why() {
+                    trace!(?why, "the holder is told");
                     return why;
                 }
                 // Without a lease this is a century.

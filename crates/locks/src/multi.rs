@@ -18,6 +18,7 @@ pub struct All;
 impl Rule for All {
     fn needed(nodes: usize) -> usize {
         trace!(nodes, "all have to agree");
+        //= FLAW all of them: one node that is down stops everybody
         //= CURE all of them: one node that has forgotten lets nobody in
         nodes
     }

@@ -65,11 +65,12 @@ impl<'a> Place<'a> {
     /// Our node. Asked for when in doubt, so it syncs first: an old list would not do.
     async fn find(&self) -> Result<Option<String>, ZooError> {
         self.session.sync(&self.folder).await?;
-        //= CURE found by its GUID: a create whose reply was lost leaves no orphan
         let mut children = match self.session.children(&self.folder).await {
             Err(ZooError::NoNode) => return Ok(None),
             children => children?.into_iter(),
         };
+        trace!(name = &*self.name, "our own?");
+        //= CURE found by its GUID: a create whose reply was lost leaves no orphan
         let ours = children.find(|child| child.starts_with(&self.name));
         Ok(ours.map(|child| self.path(&child)))
     }

@@ -25,6 +25,7 @@ impl Rule for Majority {
     fn needed(nodes: usize) -> usize {
         trace!(nodes, "a majority has to agree");
         //= FLAW a node that forgets within a lease can be part of a second majority
+        //= FLAW with a majority of them down nobody gets in
         //= CURE one node may be away; and one that has forgotten is no majority by itself
         nodes / 2 + 1
     }

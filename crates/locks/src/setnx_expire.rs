@@ -46,7 +46,7 @@ impl SetnxExpire {
         let mut expire = cmd("PEXPIRE");
         expire.arg(name).arg(millis(self.lease));
         if self.repair == Repair::OnlyExpire {
-            //= CURE an end for the dead lock, and nothing else: nobody has won anything
+            //= CURE an expiry for the abandoned lock, and nothing else: nobody has taken it
             self.line.ask::<()>(&expire).await?;
             return Ok(false);
         }
@@ -68,8 +68,8 @@ impl Protocol for SetnxExpire {
         let name = &*claim.name;
         let mut ours: bool = self.line.ask(cmd("SETNX").arg(name).arg("locked")).await?;
         if ours {
-            trace!(name, "taken, without an end");
-            //= FLAW a client that dies here leaves a lock without an end
+            trace!(name, "taken, without an expiry");
+            //= FLAW a client that dies here leaves a lock without an expiry
             self.line.ask::<()>(cmd("PEXPIRE").arg(name).arg(millis(self.lease))).await?;
         } else if self.repair != Repair::Never && Instant::now() >= deadline {
             let ttl: i64 = self.line.ask(cmd("PTTL").arg(name)).await?;

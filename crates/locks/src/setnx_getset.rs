@@ -8,9 +8,9 @@
 //! NAME  string: the holder's clock + lease + 1, in ms; no expiry of its own
 //! ```
 //!
-//! Crashes: the stamp ends by the others' clocks, and the next client takes over.
+//! Crashes: the timestamp expires by the others' clocks, and the next client takes over.
 //!
-//! All clocks must agree: a fast one steals a living lock, a slow one keeps a dead one.
+//! All clocks must agree: a fast one steals a valid lock, a slow one keeps a dead one.
 
 use super::{prelude::*, wire::Clock};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -31,7 +31,7 @@ impl SetnxGetset {
 }
 
 impl Protocol for SetnxGetset {
-    /// Our stamp.
+    /// Our timestamp.
     type Own = Arc<AtomicI64>;
     const PAUSE: Duration = Duration::from_millis(5);
     const RELEASES: u32 = 1;
@@ -45,14 +45,14 @@ impl Protocol for SetnxGetset {
             return Ok(Attempt::ours(true));
         }
         let seen: Option<i64> = self.line.ask(cmd("GET").arg(name)).await?;
-        //= FLAW another client's stamp against our own clock: a fast clock steals a living lock
+        //= FLAW another client's timestamp against our own clock: a fast clock steals a valid lock
         if seen.is_some_and(|seen| seen > self.clock.now_ms()) {
             return Ok(Attempt::ours(false));
         }
-        //= FLAW the loser has overwritten the winner's stamp: the key no longer says when it ends
+        //= FLAW the loser overwrites the winner's timestamp: the key no longer says when it expires
         let old: Option<i64> = self.line.ask(cmd("GETSET").arg(name).arg(stamp)).await?;
         trace!(?old, ?seen, "replaced");
-        //= CURE the lock goes to whoever replaced the stamp that had ended
+        //= CURE the lock goes to the client that replaced the expired timestamp
         Ok(Attempt::ours(old.is_none() || old == seen))
     }
 

@@ -89,10 +89,10 @@ impl Protocol for TokenLock {
         }
         let mut set = cmd("SET");
         //= CURE a token that no other acquisition has; one command sets it with its end
-        set.arg(&*claim.name).arg(&*claim.token).arg("NX").arg("GET");
+        set.arg(&*claim.name).arg(&*claim.token).arg("NX").arg("GET").arg("PX").arg(lease);
         // GET (with NX since Redis 7.0) answers the earlier value: none if the key was set now, our
         // own token if only the reply of an earlier attempt was lost.
-        let before: Option<String> = self.line.ask(set.arg("PX").arg(lease)).await?;
+        let before: Option<String> = self.line.ask(&set).await?;
         Ok(match before {
             Some(holder) if holder != *claim.token => Attempt::ours(false),
             before => Attempt::Held(Ours { fencing: None, earlier: before.is_some() }),

@@ -123,11 +123,17 @@ export function meaning(event, nameOf, t) {
     if (other) return state[other] ? `${t(`lesson.keyed.${other}`)} → ${state[other].value}` : reply;
     if (/row/.test(reply) && stock != null) return t('lesson.means.wrote', { stock, orders: orders ?? '–' });
   }
-  const [, name] = /^(?:SET|SETNX) (\S+)/.exec(command) ?? [], owner = name && (state[name] ?? state[`${event.to} ${name}`])?.owner;
-  if (owner && /NX\b/.test(command)) return t(owner === event.actor ? 'lesson.means.free' : 'lesson.means.taken', { name: nameOf(owner) });
-  if (/^(?:EVALSHA \w*release|DEL\b)/.test(command)) {
-    if (/^(?:\(integer\) )?0$/.test(reply)) return t('lesson.means.not_deleted');
-    if (/^(?:\(integer\) )?1$/.test(reply)) return t('lesson.means.deleted');
+  const [, script, name] = /^(?:SETNX|SET|EVALSHA (\w+)_acquire\.lua \d+) (\S+)/.exec(command) ?? [], owner = name && (state[name] ?? state[`${event.to} ${name}`])?.owner;
+  if (owner && (script || /NX\b/.test(command))) {
+    const whose = { name: nameOf(owner) }, [, n] = /^\[\(integer\) [12], \(integer\) (\d+)/.exec(reply) ?? []; // with a fencing token
+    if (owner !== event.actor) return t('lesson.means.taken', whose);
+    if (n) return t('lesson.means.numbered', { ...whose, n });
+    return t(script ? 'lesson.means.has' : 'lesson.means.free', whose); // a script says yes to whoever has it already, too
+  }
+  if (/^(?:EVALSHA \w*release|DEL\b)/.test(command) && /^\[?(?:\(integer\) )?\d/.test(reply)) {
+    const counts = reply.match(/\d+/g).map(Number), [released, left] = command.includes('counting_') ? [1, counts[0]] : counts;
+    if (!released) return t('lesson.means.not_deleted');
+    return left ? t('lesson.means.left', { n: left }) : t('lesson.means.deleted');
   }
   return reply;
 }

@@ -83,7 +83,7 @@ fn lock<L>(stage: &Stage, client: &Client, new: New<L>) -> L {
     new(client.line(), stage.lease(), client.clock.clone())
 }
 
-/// The failing variant: it deletes a stamp that is over, and its own by a plain DEL.
+/// The failing variant: it deletes a timestamp that is over, and its own by a plain DEL.
 #[derive(Clone)]
 struct DeleteAndSetnx {
     line: Line,

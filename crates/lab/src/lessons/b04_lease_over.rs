@@ -47,7 +47,9 @@ async fn long_work(stage: &Stage) -> Result {
     // As many renewals as her work lasts, and two at least.
     let third = stage.lease().as_millis().max(3) / 3;
     for _ in 0..(stage.pause().as_millis() / third).clamp(2, 6) {
-        alice.watchdog().goes("renew").await?;
+        if !alice.renews("renew").await? {
+            break;
+        }
     }
     let his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     let seen = stage.shop().read(&alice, "read-stock").await?;

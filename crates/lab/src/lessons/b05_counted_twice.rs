@@ -72,7 +72,7 @@ impl CountingLock {
     async fn acquire(self) -> Result<bool, RedisError> {
         let call = self.call(&ACQUIRE);
         let left: Option<i64> = match self.line.send(&call).await {
-            //= FLAW Nobody knows whether the first attempt counted; this one counts again.
+            // Nobody knows whether the first attempt counted.
             Err(error) if error.is_io_error() => self.line.send(&call).await?,
             other => other?,
         };
@@ -96,7 +96,10 @@ pub const LESSON: Lesson = Lesson {
     options: &[whole("lease_ms", 3_000, 500, 10_000), choice("reply", &["lost", "arrives"])],
     cast: &[ALICE, BOB, REDIS],
     acts: &[
-        failure("counting", &[mark(file!(), "is_io_error()")]),
+        failure(
+            "counting",
+            &[mark("crates/lab/src/lessons/scripts/counting_acquire.lua", "HINCRBY")],
+        ),
         cure("request-id", &[mark("crates/locks/src/scripts/reentrant_acquire.lua", "holding:")]),
     ],
 };

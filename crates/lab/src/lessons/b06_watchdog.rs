@@ -61,10 +61,7 @@ async fn ends_first(stage: &Stage) -> Result {
         }
         let _failed = unlocking.end().await?;
         // A watchdog that lived on would renew before the lease is over.
-        tokio::select! {
-            expired = stage.expires(REDIS_NODE) => expired?,
-            Ok(_) = alice.watchdog().goes("renew-on") => {}
-        }
+        alice.renews("renew-on").await?;
     } else {
         let _ = unlocking.rest("unlock").await??;
     }
@@ -79,7 +76,7 @@ async fn tries_again(stage: &Stage) -> Result {
     if breaks(stage) {
         alice.watchdog().fails("renew-fails").await?;
     }
-    alice.watchdog().goes("renew-again").await?;
+    alice.renews("renew-again").await?;
     let _his = bob.tries(&TokenLock::new(bob.line(), LONG), "try").await?;
     stage.ends(stage.overlap())
 }
@@ -157,6 +154,7 @@ impl Careless {
     }
 }
 
+const HOLD: &str = "crates/locks/src/hold.rs";
 const WATCHDOG: &str = "crates/locks/src/watchdog.rs";
 
 pub const LESSON: Lesson = Lesson {
@@ -170,6 +168,6 @@ pub const LESSON: Lesson = Lesson {
         failure("one-error", &[mark(file!(), "self.renewal()")]),
         cure("ends-first", &[mark("crates/locks/src/driver.rs", "watchdog.take()")]),
         cure("tries-again", &[mark(WATCHDOG, "Ok(Err(error))")]),
-        cure("is-told", &[mark(WATCHDOG, "hold.lose(Why::LeaseOver)")]),
+        cure("is-told", &[mark(HOLD, "now.why()"), mark(WATCHDOG, "hold.lose(Why::LeaseOver)")]),
     ],
 };

@@ -53,7 +53,7 @@ async fn acquire_carelessly(
         held => return Ok(held),
     };
     let channel = format!("{name}:free");
-    //= FLAW What was published before this line nobody hears.
+    //= FLAW A message that was published before this line reaches nobody.
     let subscribed = line.subscribe(&channel).await;
     let mut messages = subscribed.map_err(|error| line.lock_error(error))?;
     let _ = tokio::time::timeout(remaining, messages.next()).await;

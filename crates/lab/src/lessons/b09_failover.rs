@@ -68,11 +68,11 @@ async fn replicates(stage: &Stage, replica: &Node, port: &str) -> Result {
     stage.show_shop();
     replica.hand.send::<()>(&follow("127.0.0.1", port)).await?;
     replica.until_synchronised().await?;
-    shows_link(stage, replica, "replicate").await?;
+    shows_link(stage, replica).await?;
     if stage.options().is("replicated", "no") {
         // Nobody listens there: the link is down, and what the replica has stays.
-        replica.hand.send::<()>(&follow("127.0.0.1", "1")).await?;
-        shows_link(stage, replica, "cut").await?;
+        let told: String = replica.hand.send(&follow("127.0.0.1", "1")).await?;
+        stage.plays("redis-2", "cut").with("REPLICAOF 127.0.0.1 1", told).await?;
     }
     Ok(())
 }
@@ -83,9 +83,9 @@ fn follow(host: &str, port: &str) -> redis::Cmd {
     command
 }
 
-async fn shows_link(stage: &Stage, replica: &Node, step: &'static str) -> Result {
+async fn shows_link(stage: &Stage, replica: &Node) -> Result {
     let link = replica.info("replication", "master_link_status:").await?;
-    stage.happens("redis-2", step).with("INFO replication", link).await
+    stage.happens("redis-2", "replicate").with("INFO replication", link).await
 }
 
 fn free_port() -> Result<u16> {

@@ -35,15 +35,20 @@ async fn stays_away(stage: &Stage, act: &str, second: &Node) -> Result {
     bob.at("redis-2").fails("no-answer").await?;
     bob.at("redis-1").goes("try").await?;
     bob.at("redis-3").goes("try").await?;
-    for _ in 0..3 {
-        bob.at("redis-2").fails("no-release").await?;
+    // A minority that is taken for a majority has nothing to give back.
+    if trying.goes_on().await? {
+        for _ in 0..3 {
+            bob.at("redis-2").fails("no-release").await?;
+        }
     }
-    let early = trying.rest("give-back").await??;
+    if trying.rest("give-back").await??.held().is_some() {
+        second.until_back(before).await?;
+        return stage.ends(stage.overlap());
+    }
     alice.loses(&hers).await?;
     stage.until_gone("redis-1", LOCK).await?;
     second.until_back(before).await?;
     stage.happens("alice", "lost").await?;
-    drop(early);
     let _his = bob.asks(&redlock(&bob, LONG), "try-again").await??;
     stage.ends(stage.overlap())
 }
@@ -123,10 +128,11 @@ async fn acquire_carelessly(
     for node in &nodes {
         let mut set = cmd("SET");
         set.arg(&name).arg(node.unique_token()).arg("NX").arg("PX").arg(lease_ms);
-        //= FLAW Answers are counted, not the time: the first lease may be over by the last answer.
         let answer: Result<Option<String>, RedisError> = node.send(&set).await;
         taken += usize::from(matches!(answer, Ok(Some(_))));
     }
+    tracing::trace!(taken, "counted");
+    //= FLAW Answers are counted, not the time: the first lease may be over by the last answer.
     Ok(taken > nodes.len() / 2)
 }
 
@@ -147,7 +153,7 @@ pub const LESSON: Lesson = Lesson {
         failure("restarts-empty", &[MAJORITY]),
         cure("stays-away", &[MAJORITY]),
         failure("clock-jumps", &[MAJORITY]),
-        failure("counts-only", &[mark(file!(), "node.send(&set)")]),
+        failure("counts-only", &[mark(file!(), "nodes.len() / 2")]),
         cure("checks-validity", &[mark("crates/locks/src/driver.rs", "Hold::since(")]),
     ],
 };

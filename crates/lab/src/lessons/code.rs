@@ -15,6 +15,7 @@ macro_rules! sources {
 /// Besides those of the locks.
 const OTHERS: &[(&str, &str)] = sources![
     "crates/locks/src/driver.rs",
+    "crates/locks/src/hold.rs",
     "crates/locks/src/scripts/token_acquire.lua",
     "crates/lab/src/lessons/stage/shopping.rs",
     "crates/lab/src/lessons/scripts/counting_acquire.lua",

@@ -14,7 +14,7 @@ pub async fn open(bench: &Bench) -> Result<Node> {
 
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
-        //= FLAW a buyer who waits for it in vain leaves, although there is stock
+        //= FLAW a buyer who waits in vain for the lock leaves, although there is stock
         let sale = bench.under_lock(&self.lock, async |guard| {
             let number = guard.fencing().and_then(|number| i64::try_from(number).ok());
             sell(bench, number.unwrap_or(0), buyer).await
@@ -27,7 +27,7 @@ async fn sell(bench: &Bench, number: i64, buyer: &Buyer) -> Result<Outcome> {
     let mut sql = bench.sql().await?;
     const READ: &str = "UPDATE lab.stock SET fence = $2
         WHERE arena = $1 AND item = 'thing' AND fence < $2 RETURNING remaining";
-    //= CURE reading raises the fence: nobody with an older number can write from here on
+    //= CURE reading raises the fence: an older number, or the same again, is refused from here on
     let Some(remaining) = sql.maybe::<i32>(READ, (bench.arena(), number)).await? else {
         bench.note(REFUSED);
         return Ok(Outcome::Contended);

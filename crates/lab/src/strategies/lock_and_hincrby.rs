@@ -19,7 +19,7 @@ impl Sell for Node {
         if bench.choice("lock") == "off" {
             return sell().await;
         }
-        //= FLAW a buyer who waits for it in vain leaves, although there is stock
+        //= FLAW a buyer who waits in vain for the lock leaves, although there is stock
         let outcome = bench.under_lock(&self.lock, async |_| sell().await).await?;
         if outcome == Outcome::Contended {
             bench.note("turned away by the lock");

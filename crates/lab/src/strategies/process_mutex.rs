@@ -14,8 +14,8 @@ pub async fn open(_: &Bench) -> Result<Node> {
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW every server process has a mutex of its own
+        //= CURE one buyer at a time on this server: unlocked at the end, after the commit
         let _one_at_a_time = self.mutex.lock().await;
-        //= CURE the sale is committed here; the mutex goes at the end of this function
         let outcome = naive_sale(bench, buyer).await;
         bench.crash_point("committed").await;
         outcome

@@ -15,7 +15,7 @@ impl Sell for Node {
         let lock = self.another_owner(); // each purchase, as each thread in Redisson
 
         //= FLAW the lock is in one Redis: when that forgets it, a second buyer comes in
-        //= FLAW a buyer who waits for it in vain leaves, although there is stock
+        //= FLAW a buyer who waits in vain for the lock leaves, although there is stock
         bench.under_lock(&lock, async |_| naive_sale(bench, buyer).await).await
     }
 }

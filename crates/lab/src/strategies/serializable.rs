@@ -18,7 +18,7 @@ impl Sell for Node {
 async fn attempt(bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
     const BEGIN: &str = "BEGIN ISOLATION LEVEL SERIALIZABLE";
     let naive = async |tx: &mut Sql| read_check_write(bench, tx, buyer).await;
-    //= CURE Postgres ends every transaction that could not have run alone, with 40001
+    //= CURE Postgres aborts with 40001 what no serial order could have produced
     match bench.in_transaction_with(BEGIN, naive).await {
         Err(error) if error.is("40001") => {
             bench.note(NOT_SERIALIZABLE);

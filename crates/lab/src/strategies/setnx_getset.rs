@@ -15,7 +15,7 @@ impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW each node judges by its own clock whether the lock has ended
         //= FLAW the write never asks whether the lock is still held: the lease may be over
-        //= FLAW a buyer who waits for it in vain leaves, although there is stock
+        //= FLAW a buyer who waits in vain for the lock leaves, although there is stock
         bench.under_lock(self, async |_| naive_sale(bench, buyer).await).await
     }
 }

@@ -36,7 +36,7 @@ async fn serve(bench: &Bench, tx: &mut Sql, asked: &Request) -> Result<Outcome> 
         return Ok(Outcome::Duplicate);
     }
     const READ: &str = "SELECT remaining FROM lab.stock WHERE arena = $1 AND item = 'thing'";
-    //= CURE there is one consumer: nobody else reads or writes before it has written
+    //= CURE an advisory lock lets one session consume: nobody else reads before it has written
     let remaining: i32 = tx.one(READ, (bench.arena(),)).await?;
     if remaining < 1 {
         return Ok(Outcome::SoldOut);

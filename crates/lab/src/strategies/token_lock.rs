@@ -12,7 +12,7 @@ pub async fn open(bench: &Bench) -> Result<Node> {
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW nothing tells the holder when the lease is over: it writes beside the next one
-        //= FLAW a buyer who waits for it in vain leaves, although there is stock
+        //= FLAW a buyer who waits in vain for the lock leaves, although there is stock
         bench.under_lock(self, async |_| naive_sale(bench, buyer).await).await
     }
 }

@@ -11,6 +11,7 @@ pub async fn open(_: &Bench) -> Result<Node> {
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW without retries a buyer who was overtaken is turned away, and the unit stays
+        //= CURE a buyer who was overtaken looks again, for as long as there is a unit
         bench.retrying(bench.whole("retries"), || attempt(bench, buyer)).await
     }
 }

@@ -18,6 +18,7 @@ pub async fn open(bench: &Bench) -> Result<Node> {
 impl Sell for Node {
     async fn buy(&self, bench: &Bench, buyer: &Buyer) -> Result<Outcome> {
         //= FLAW without retries a buyer who was overtaken is turned away, and the unit stays
+        //= CURE a buyer who was overtaken looks again, for as long as there is a unit
         bench.retrying(bench.whole("retries"), || self.attempt(bench, buyer)).await
     }
 }
@@ -60,7 +61,7 @@ pub const STRATEGY: Strategy = Strategy {
     demonstrations: &[
         show("without-retries", Undersells, SIX.options(&[("retries", "0")])).at(1),
         show("with-retries", Holds, SIX).at(2),
-        show("crash", Undersells, ONE_BY_ONE.options(UNIT_LOST)).at(3),
+        show("crash", Undersells, ONE_BY_ONE.options(UNIT_LOST)).at(4),
     ],
     ..COUNTER_STRATEGY
 };

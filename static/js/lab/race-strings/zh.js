@@ -91,7 +91,7 @@ export default {
   'lab.status.refused': '没有运行',
   'lab.status.overselling': '正在超卖',
   'lab.outcome.oversold': '超卖 {n} 件',
-  'lab.outcome.duplicates': '重复卖出 {n} 件',
+  'lab.outcome.duplicates': '一人多单：{n} 单',
   'lab.outcome.lost': '丢单 {n} 个',
   'lab.outcome.undersold': '少卖 {n} 件',
   'lab.outcome.broken': '有错',

@@ -3,7 +3,7 @@
 use super::super::error::{LessonError, Result};
 use super::super::lesson::REDIS_NODE as REDIS;
 use super::super::timeline::{Event, Name};
-use super::super::waiting::{STEP_TIMEOUT, in_time};
+use super::super::waiting::{STEP_TIMEOUT, in_time, until};
 use super::gate::{Gate, Waiting, Which};
 use super::{LOCK, Stage, recording::Step};
 use locks::wire::{Clock, Line, Reply, Sql, Tapped, Verdict};
@@ -204,6 +204,18 @@ impl Client {
         self.stage.write(Event { command, reply, ..Event::of(self.id, step) }).await
     }
 
+    /// Lets its watchdog's next renewal pass; false if there is none, and the lease ends.
+    #[track_caller]
+    pub fn renews(&self, step: Name) -> impl Future<Output = Result<bool>> + Send {
+        let expires = self.stage.expires(REDIS);
+        async move {
+            tokio::select! {
+                Ok(_) = self.watchdog().goes(step) => Ok(true),
+                expired = expires => expired.map(|()| false),
+            }
+        }
+    }
+
     /// Waits until its lock tells it that the lease is over, and stops working.
     pub async fn loses(&self, guard: &Held<impl Protocol>) -> Result {
         let lost = timeout(self.stage.lease() * 3, guard.lost()).await;
@@ -360,6 +372,13 @@ impl<T> Doing<T> {
 
     pub fn abort_handle(&self) -> AbortHandle {
         self.task.abort_handle()
+    }
+
+    /// Whether it stands before another request; false once it has ended.
+    pub async fn goes_on(&self) -> Result<bool> {
+        let gate = &self.client.gate;
+        until(NO_END, || async { Ok(gate.is_met() || self.task.is_finished()) }).await?;
+        Ok(gate.is_met())
     }
 
     /// Whether it has neither ended, nor heard anything, nor anything to send: it sleeps.
