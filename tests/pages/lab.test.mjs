@@ -10,6 +10,7 @@ import { locksOf } from '../../static/js/lab/locks-of.js';
 import { badges } from '../../static/js/lab/promise.js';
 import { SQUARES, after, causes, lane, outcome, polyline, scale, tone } from '../../static/js/lab/race.js';
 import { RUN } from '../../static/js/lab/recorded.js';
+import races from '../../static/js/lab/races.js';
 import { COLUMNS, csv, json, pack, row, unpack } from '../../static/js/lab/results.js';
 import { OWN, arenaBody, bounded, comparison, defaults, fromDemonstration, fromQuery, heats, isFair, isHere, judgementBody, laneParts, laneSetup, merged, optionsOf, serverOf, stormBody, toQuery } from '../../static/js/lab/setup.js';
 import { actAt, arrow, dwellMs, keyed, lasts, lease, meaning, moment, prices, shortened, timeline, violation, within } from '../../static/js/lab/timeline.js';
@@ -79,6 +80,9 @@ describe('what is raced', () => {
   it('speeds compare only alone and unforced', () => {
     const free = { ...defaults(), options: { interleave: 'off' } };
     assert.deepEqual([isFair(free, 1), isFair(free, 2), isFair(defaults(), 1)], [true, false, false]);
+    const { real } = races.lab;
+    assert.ok(isFair({ ...defaults(), ...real }, heats(real.strategies, real.together)[0].length), 'the preset that shows speeds');
+    assert.equal(real.concurrency, 512, 'a crowd large enough to tell designs apart');
     const naive = { key: 'naive', setup: free }, own = { key: OWN, setup: free }, forced = { key: 'naive', setup: defaults() }, shown = { ...forced, show: {} };
     assert.deepEqual([[naive], [forced], [forced, shown]].map((lanes) => comparison(lanes, 1)), ['fair', 'forced', 'shown']);
     assert.equal(comparison([naive, naive], 2), 'together');
@@ -289,7 +293,12 @@ describe('a lesson', () => {
     assert.equal(told('INSERT INTO x', '0 row(s)', shop), 'lesson.means.refused');
     assert.equal(told('SET lock a-1 NX GET PX 9', '(nil)', { lock: { value: 'a-1', owner: 'a' } }), 'lesson.means.free A');
     assert.equal(told('SET lock a-1 NX GET PX 9', '"b-1"', { 'redis lock': { value: 'b-1', owner: 'b' } }), 'lesson.means.taken B');
+    assert.equal(told('EVALSHA counting_acquire.lua 1 lock a-1 3000', '(nil)', { lock: { value: 'a-1 2', owner: 'a' } }), 'lesson.means.has A', 'free or not: it may have counted before');
+    assert.equal(told('EVALSHA token_acquire.lua 2 lock lock:fence a-1 3000', '[(integer) 1, (integer) 34]', { lock: { value: 'a-1', owner: 'a' } }), 'lesson.means.numbered A,34');
+    assert.equal(told('EVALSHA reentrant_acquire.lua 2 lock lock:fence a a-1 300', '[(integer) 0, (integer) 280, (integer) 0]', { lock: { value: 'b', owner: 'b' } }), 'lesson.means.taken B');
     assert.deepEqual(['(integer) 1', '0'].map((reply) => told('DEL lock', reply)), ['lesson.means.deleted', 'lesson.means.not_deleted']);
+    assert.deepEqual(['(integer) 1', '(integer) 0'].map((reply) => told('EVALSHA counting_release.lua 1 lock a-1 3000', reply)), ['lesson.means.left 1', 'lesson.means.deleted'], 'what is left of the count');
+    assert.deepEqual(['[(integer) 1, (integer) 0]', '[(integer) 1, (integer) 2]', '[(integer) 0, (integer) 1]'].map((reply) => told('EVALSHA reentrant_release.lua 2 lock lock:freed a a-1', reply)), ['lesson.means.deleted', 'lesson.means.left 2', 'lesson.means.not_deleted']);
     assert.equal(told('PTTL lock', '(integer) -1'), '(integer) -1');
     const unheard = event('a', { to: 'redis', detail: { command: 'SET lock a-1 NX PX 9', reply: '(reply lost: OK)', heard: false }, key_state: { lock: { value: 'a-1', owner: 'a' } } });
     assert.equal(meaning(unheard, (id) => id, (key) => key), '(reply lost: OK)', 'nobody was told that it is free');

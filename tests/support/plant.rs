@@ -123,7 +123,7 @@ type Command = Vec<Vec<u8>>;
 pub type Bug = fn(Command) -> Command;
 
 /// The lock is taken from any owner: `SET … NX GET` does not look at the owner.
-pub fn take_from_anybody(command: Command) -> Command {
+pub fn take_anybodys(command: Command) -> Command {
     let is = |word: &str| command.iter().any(|one| one.eq_ignore_ascii_case(word.as_bytes()));
     if !(is("SET") && is("NX") && is("GET") && is("PX")) {
         return command;
@@ -135,10 +135,15 @@ pub fn take_from_anybody(command: Command) -> Command {
 }
 
 pub fn getset_only_reads(command: Command) -> Command {
-    if command[0].eq_ignore_ascii_case(b"GETSET") {
-        return vec![b"GET".to_vec(), command[1].clone()];
-    }
-    command
+    let is_it = command[0].eq_ignore_ascii_case(b"GETSET");
+    if is_it { vec![b"GET".to_vec(), command[1].clone()] } else { command }
+}
+
+/// Nothing gets an expiry.
+pub fn without_expiry(command: Command) -> Command {
+    let is_expire = command[0].eq_ignore_ascii_case(b"PEXPIRE");
+    let set = command.into_iter().take_while(|word| !word.eq_ignore_ascii_case(b"PX"));
+    if is_expire { vec![b"PING".to_vec()] } else { set.collect() }
 }
 
 /// The release does not compare: it deletes whatever lock there is.
@@ -149,13 +154,6 @@ pub fn release_anybodys(command: Command) -> Command {
     }
     let words = [b"EVAL".to_vec(), b"return redis.call('DEL', KEYS[1])".to_vec(), b"1".to_vec()];
     words.into_iter().chain([command[3].clone()]).collect()
-}
-
-pub fn forget_scripts(mut command: Command) -> Command {
-    if command[0].eq_ignore_ascii_case(b"EVALSHA") {
-        command[1] = b"0".repeat(40);
-    }
-    command
 }
 
 /// The URL of a Redis with this bug: a proxy in front of it changes what clients ask.

@@ -27,11 +27,9 @@ fn calm(id: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cure_without_its_check_is_broken() {
-    let cases: [(Bug, &[(&str, &str)]); 3] = [
-        (
-            take_from_anybody,
-            &[("b02", "server-clock"), ("b04", "watchdog"), ("b06", "tries-again")],
-        ),
+    let cases: [(Bug, &[(&str, &str)]); 4] = [
+        (take_anybodys, &[("b02", "server-clock"), ("b04", "watchdog"), ("b06", "tries-again")]),
+        (without_expiry, &[("b01", "only-expire"), ("b01", "one-command")]),
         (getset_only_reads, &[("b02", "getset")]),
         (release_anybodys, &[("b03", "one-script"), ("b08", "owner-check")]),
     ];

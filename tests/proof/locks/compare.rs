@@ -50,8 +50,7 @@ fn every_claim_names_a_test_that_exists() {
 /// The words of a lock's marks are numbered in the order of its sources.
 #[test]
 fn every_mark_of_a_lock_has_its_words() {
-    let ids: HashSet<_> = SOURCES.iter().map(|(id, _)| *id).collect();
-    for id in ids {
+    for id in SOURCES.iter().map(|(id, _)| *id).collect::<HashSet<_>>() {
         let of_one = SOURCES.iter().filter(|(of, _)| *of == id).map(|(_, source)| *source);
         let excerpts: Vec<_> = of_one.flat_map(marks::excerpts).collect();
         assert!(!excerpts.is_empty(), "{id} has no mark");
